@@ -3,7 +3,7 @@
 import torch
 
 from simic.agent.normalization import Normalizers
-from simic.agent.rollout import StepRecord, collect
+from simic.agent.rollout import collect
 
 from .worlds import TensorWorld, episodes, learned_scales, make_policy
 
@@ -30,34 +30,22 @@ def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
     assert rollout.starts[0].all() and not rollout.starts[1:].any()
 
 
-class Remembered(TensorWorld):
-    """Keeps what it let be seen."""
-
-    def __init__(self, *arguments) -> None:
-        super().__init__(*arguments)
-        self.seen = []
-
-    def observation(self, shift: int = 0):
-        self.seen.append(super().observation(shift))
-        return self.seen[-1]
-
-
 def test_what_is_stored_is_what_the_policy_saw() -> None:
     policy = make_policy()
     scales = learned_scales()
-    watched = []
-    world = Remembered([0, 1, 2], {})
-    rollout, _ = collect(world, policy, scales, 0, rng_seed=1, steps=4, on_step=watched.append)
+    records = []
+    world = TensorWorld([0, 1, 2], {})
+    rollout, _ = collect(world, policy, scales, 0, rng_seed=1, steps=4, on_step=records.append)
     assert torch.equal(rollout.features, scales.observation.normalize(rollout.raw_features))
     assert not torch.equal(rollout.features, rollout.raw_features)
-    for t, step in enumerate(watched):
-        assert isinstance(step, StepRecord)
-        assert step.step == t
-        assert torch.equal(step.decision.actions, rollout.actions[t])
-        assert torch.equal(step.reward, rollout.rewards[t])
-        for name, mask in world.seen[t].masks.items():
-            assert torch.equal(mask, rollout.masks[name][t])
-        assert torch.equal(world.seen[t].features, rollout.raw_features[t])
+    for world.time, step in enumerate(records):
+        assert step.step == world.time
+        assert torch.equal(step.decision.actions, rollout.actions[step.step])
+        assert torch.equal(step.reward, rollout.rewards[step.step])
+        observation = world.observation()
+        assert torch.equal(observation.features, rollout.raw_features[step.step])
+        for name, mask in observation.masks.items():
+            assert torch.equal(mask, rollout.masks[name][step.step])
 
 
 def test_a_truncated_row_is_worth_its_last_observation_under_the_living_memory() -> None:

@@ -42,25 +42,23 @@ TABLES = blueprints.blueprints_of("tables")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_host_of_a_mixed_population_keeps_its_outputs(family: str) -> None:
+def test_a_grown_network_keeps_its_outputs_in_memory_and_in_a_directory(
+    family: str, tmp_path: Path
+) -> None:
     population = make_population(family)
     slots = mixed_slots(population)
+    x = DATA[family].x
     population.train_epoch(slots, DATA[family], make_order(8, 4, 16))
-    logits = logits_of(population, slots, DATA[family].x)
-    committed = logits_of(population, slots, DATA[family].x, slots.stage != Stage.FOSSILIZED)
+    logits = logits_of(population, slots, x)
+    committed = logits_of(population, slots, x, slots.stage != Stage.FOSSILIZED)
     with torch.no_grad():
         for row in range(8):
-            live = grown_network(population, slots, row)(DATA[family].x)
+            live = grown_network(population, slots, row)(x)
             torch.testing.assert_close(live, logits[row], rtol=0, atol=1e-6)
             network = grown_network(population, slots, row, committed=True)
-            torch.testing.assert_close(network(DATA[family].x), committed[row], rtol=0, atol=1e-6)
+            torch.testing.assert_close(network(x), committed[row], rtol=0, atol=1e-6)
             assert network.structure.params == sum(p.numel() for p in network.parameters())
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_directory_gives_the_network_back(family: str, tmp_path: Path) -> None:
-    population = make_population(family, 4)
-    slots = mixed_slots(population)
+    # The live network of one host, written.
     history = [{"step": 3, "op": "GERMINATE", "slot": 1}]
     path = write_network(grown_network(population, slots, 2), tmp_path / "grown", history, CARD)
     assert path == tmp_path / "grown"
@@ -71,12 +69,11 @@ def test_a_directory_gives_the_network_back(family: str, tmp_path: Path) -> None
     state = torch.get_rng_state()
     network = simic.growth.load_grown(str(path))
     assert torch.equal(state, torch.get_rng_state())
-    expected = logits_of(population, slots, DATA[family].x)[2]
     program = torch.export.load(path / "network.pt2").module()
     with torch.no_grad():
-        torch.testing.assert_close(network(DATA[family].x), expected, rtol=0, atol=1e-6)
-        torch.testing.assert_close(program(DATA[family].x), expected, rtol=0, atol=1e-6)
-        torch.testing.assert_close(program(DATA[family].x[:1]), expected[:1], rtol=0, atol=1e-6)
+        torch.testing.assert_close(network(x), logits[2], rtol=0, atol=1e-6)
+        torch.testing.assert_close(program(x), logits[2], rtol=0, atol=1e-6)
+        torch.testing.assert_close(program(x[:1]), logits[2, :1], rtol=0, atol=1e-6)
     with pytest.raises(SimicError, match="already exists"):
         write_network(grown_network(population, slots, 2), path, history, CARD)
 

@@ -1,5 +1,7 @@
 """Stacked optimizers against torch.optim, one network at a time."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -32,14 +34,11 @@ class PlainRow:
     def __init__(self, row: torch.Tensor, decay: float, name: str) -> None:
         first, _, last = row.split([6, 4, 16])
         self.parameters = [nn.Parameter(first.view(3, 2).clone()), nn.Parameter(last.clone())]
-        if name == "sgd":
-            self.optimizer = torch.optim.SGD(
-                self.parameters, RATE, momentum=0.9, weight_decay=decay
-            )
-        else:
-            self.optimizer = torch.optim.AdamW(
-                self.parameters, RATE, betas=(0.9, 0.99), weight_decay=decay
-            )
+        kind = {
+            "sgd": partial(torch.optim.SGD, momentum=0.9),
+            "adamw": partial(torch.optim.AdamW, betas=(0.9, 0.99)),
+        }[name]
+        self.optimizer = kind(self.parameters, RATE, weight_decay=decay)
 
     def step(self, grads: list[torch.Tensor]) -> float:
         for parameter, grad in zip(self.parameters, grads, strict=True):
