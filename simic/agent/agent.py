@@ -113,6 +113,7 @@ class Agent:
         ppo: params.PPOParams | None = None,
         log: str | Path | None = None,
     ) -> None:
+        # Settings, refused before an environment is made.
         for name, number in {"envs": envs, "rollout_steps": rollout_steps}.items():
             if not isinstance(number, int) or number < 1:
                 raise SimicError(f"{name} = {number!r}: must be a whole number from 1")
@@ -121,12 +122,14 @@ class Agent:
         self.rollout_steps = rollout_steps
         self.sizes = policy or sizes()
         self.settings = ppo or settings()
+        # With memory a minibatch is made of whole environments.
         if self.sizes.core != "none" and envs < self.settings.minibatches:
             least = self.settings.minibatches
             raise SimicError(
                 f"envs = {envs}: must be at least ppo.minibatches ({least}) where the policy has memory"
             )
         self.log = None if log is None else Path(log) / LOG_FILE
+        # The schedules' length is set by each call of train.
         self.env = vectorized(env, envs, rng_seed)
         learner = build_learner(
             self.env.action_spec,
@@ -165,8 +168,9 @@ class Agent:
             The undiscounted returns of the episodes that ended.
 
         Raises:
-            SimicError: A replay of a rollout does not give the probabilities of acting.
+            SimicError: A rollout that is rescored does not give the probabilities of acting.
         """
+        # Rounded up.
         updates = -(-steps // (self.rollout_steps * self.env.num_envs))
         self.ppo.anneal_over(updates)
         self._position = None
@@ -190,6 +194,7 @@ class Agent:
             self.rollout_steps,
             position=self._position,
         )
+        # Returns as paid, for the report; what is learned from is scaled below.
         finished = len(self._returns.finished)
         for rewards, ended in zip(
             rollout.rewards, rollout.terminated | rollout.truncated, strict=True
@@ -198,6 +203,7 @@ class Agent:
         rewards = self.normalizers.update(
             rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         )
+        # Advantages, an update, and the check that what was learned from is what was played.
         rollout = with_advantages(rollout, rewards, self.settings.gamma, self.settings.gae_lambda)
         metrics = self.ppo.update(rollout, self.iteration)
         if not metrics.first_ratio_ok:
@@ -219,6 +225,7 @@ class Agent:
         Returns:
             The undiscounted returns.
         """
+        # As many environments as divide the episodes, so that each plays the same number of them.
         env = vectorized(self.make, math.gcd(episodes, self.env.num_envs), self.rng_seed)
 
         def noise(step: int) -> Tensor:
@@ -290,6 +297,7 @@ class Agent:
         Raises:
             SimicError: The file is not readable, is not a saved agent, or is one of another environment.
         """
+        # What is in the file, whoever wrote it: safetensors holds no code, and the settings are validated.
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
@@ -309,6 +317,7 @@ class Agent:
             raise SimicError(f"{path}: not readable: {error.strerror or error}") from None
         except (SafetensorError, ValidationError, ValueError, KeyError, TypeError):
             raise SimicError(f"{path}: not an agent that Agent.save wrote") from None
+        # An untrained agent with these settings, whose tensors are then exchanged.
         if make is None:
             raise SimicError(
                 f"{path}: its environment has no registered id; pass what makes it: Agent.load(path, env)"
@@ -316,10 +325,9 @@ class Agent:
         if envs is not None:
             arguments["envs"] = envs
         agent = cls(make, **arguments, log=log)
+        # Episodes begin anew, so running returns are zero for any number of environments.
         if agent.env.num_envs != card["envs"] and RUNNING in tensors:
-            tensors[RUNNING] = torch.zeros(
-                agent.env.num_envs, dtype=torch.float64
-            )  # episodes begin anew
+            tensors[RUNNING] = torch.zeros(agent.env.num_envs, dtype=torch.float64)
         refuse_mismatch(str(path), agent.tensors(), tensors)
         agent.ppo.load_state_dict(part_of(tensors, "ppo/"))
         agent.normalizers.load_state_dict(part_of(tensors, "normalizers/"))
@@ -352,12 +360,11 @@ class Agent:
             raise SimicError(
                 f"{self.log}: is a file of another program; choose another folder for the log"
             )
+        # A line without its end was cut off by a kill.
         rows = []
         for line in lines:
             env_steps = line.partition(",")[0]
-            if (
-                line.endswith("\n") and env_steps.isdecimal() and int(env_steps) <= self.env_steps
-            ):  # not cut off
+            if line.endswith("\n") and env_steps.isdecimal() and int(env_steps) <= self.env_steps:
                 rows.append(line)
         durable.replace_file(self.log, "".join([header, *rows] if rows else []).encode())
 

@@ -37,6 +37,7 @@ def head_mask(
     mask_given = spec.heads[head].mask_given
     if mask is None or mask_given == "nothing":
         return mask
+    # Of a table by op or by slot, the row of the one that was chosen.
     index = chosen[0 if mask_given == "op" else 1][..., None, None]
     return mask.gather(-2, index.expand(*index.shape[:-1], mask.shape[-1])).squeeze(-2)
 
@@ -49,6 +50,7 @@ def masked_log_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if mask is None:
         return logits.log_softmax(dim=-1)
+    # Shifted by the largest legal logit before masking: an illegal logit of any size leaves no trace.
     largest = logits.detach().masked_fill(~mask, -math.inf).amax(dim=-1, keepdim=True)
     return torch.where(mask, logits - largest, MASKED_LOGIT).log_softmax(dim=-1)
 
@@ -58,6 +60,8 @@ def sample(log_probs: Tensor, noise: Tensor) -> Tensor:
 
     In integers (38 bits of probability, 24 of noise), so that a running sum in another order gives the same choice.
     """
+    # 38 + 24 bits and the sign fit into int64; scaling the threshold by the sum saves a division. The first piece whose
+    # end lies beyond the threshold has width > 0, so a masked choice is never drawn.
     cumulative = (log_probs.double().exp() * 2.0**38).long().cumsum(dim=-1)
     threshold = (noise.double() * 2.0**24).long() * cumulative[..., -1]
     return ((cumulative << 24) > threshold[..., None]).int().argmax(dim=-1)
@@ -92,6 +96,8 @@ class Choice:
 
     def normalized_entropy(self) -> Tensor:
         """Compute H / ln(#legal) in [0, 1]; exactly 0 with one legal choice, and where the head is irrelevant."""
+        # ln 1 = 0 cannot divide: where there is no choice 2 stands in, and the result is replaced by 0. The bonus then
+        # pays no head for choices that it does not have, and all heads the same for being undecided.
         options = self.options()
         several = options > 1
         scale = torch.where(several, options, 2).to(self.log_probs.dtype).log()

@@ -33,22 +33,18 @@ class GreedyPolicy(nn.Module):
         super().__init__()
         self.policy = policy
         self.masks = masks
-        features = policy.observation_spec.features
         like = policy.like
-        self.register_buffer(
-            "mean", like.new_zeros(features) if normalizer is None else normalizer.mean.clone()
-        )
-        self.register_buffer(
-            "scale", like.new_ones(features) if normalizer is None else normalizer.scale.clone()
-        )
-        unlimited = like.new_full((features,), torch.inf)
-        self.register_buffer("limit", unlimited if normalizer is None else normalizer.limit.clone())
+        # Without a normaliser the same formula leaves features as they are.
+        for name, neutral in {"mean": 0.0, "scale": 1.0, "limit": torch.inf}.items():
+            neutral_values = like.new_full((policy.observation_spec.features,), neutral)
+            self.register_buffer(name, getattr(normalizer, name, neutral_values).clone())
         first = [head.first for head in policy.action_spec.heads]
         self.register_buffer("first", torch.tensor(first, device=like.device))
 
     def forward(
         self, features: Tensor, categories: Tensor, masks: tuple[Tensor, ...], h: Tensor, c: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        # What act does, without its refusals: an exported program has no branch on values.
         normalized = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
         named_masks = dict(zip(self.masks, masks, strict=True))
         readings, state = self.policy.step(
@@ -84,6 +80,7 @@ def export_policy(
     Returns:
         The description.
     """
+    # Traced once with an example; the batch stays a symbol, all other sizes become constants of the program.
     names = masked_heads(policy.action_spec) if masks is None else masks
     module = GreedyPolicy(policy, normalizer, names).eval()
     batch = torch.export.Dim("batch", min=1, max=1_000_000)
@@ -91,6 +88,7 @@ def export_policy(
     sizes = ({0: batch}, {0: batch}, tuple({0: batch} for _ in names), {0: batch}, {0: batch})
     with torch.no_grad():
         exported = torch.export.export(module, example, dynamic_shapes=sizes, strict=False)
+    # The program and the page that says what its inputs are called.
     directory.mkdir(parents=True, exist_ok=True)
     durable.write_synced(directory / PROGRAM, program.as_bytes(exported))
     description = _description(policy, names, example)
@@ -103,7 +101,7 @@ def export_policy(
 def _example(
     policy: ActorCritic, names: tuple[str, ...]
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor, Tensor]:
-    """Make inputs of three rows: sizes 0 and 1 would be taken for constants."""
+    """Make inputs of three rows: torch.export takes sizes 0 and 1 for constants."""
     spec = policy.action_spec
     columns = policy.observation_spec
     like = policy.like

@@ -47,6 +47,7 @@ class GymAdapter:
         mask_method: str | None = None,
         action_spec: ActionSpec | None = None,
     ) -> None:
+        # In other modes the step after an end is a reset that takes no action: learned from, it would be noise.
         self.env = env
         self.rng_seed = rng_seed
         self.mask_method = mask_method
@@ -69,6 +70,7 @@ class GymAdapter:
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Any]:
         """Start every environment anew; ``options["iteration"]`` makes another start of each."""
+        # Each environment's own generator is seeded by a hash; gymnasium takes 31 bits.
         iteration = (options or {}).get("iteration", 0)
         stream = rng.key(
             self.rng_seed if seed is None else seed, rng.Purpose.ENV_SEED, iteration, self.env_ids
@@ -79,9 +81,11 @@ class GymAdapter:
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
         """Take a step with indices ``[E, heads]``; return rewards float32 and flags ``[E]``."""
+        # Gymnasium fills the same arrays again in the next step, so all that is given out is a copy.
         values, reward, terminated, truncated, info = self.env.step(self._as_env(actions))
         final = self._final(values, truncated & ~terminated, info)
         observation = self._observation(values)
+        # One NaN would reach every weight through the advantages.
         rewards = torch.as_tensor(reward, dtype=torch.float32)
         if not rewards.isfinite().all():
             row = int((~rewards.isfinite()).nonzero()[0])
@@ -97,6 +101,7 @@ class GymAdapter:
         if not features.isfinite().all():
             row = int((~features.isfinite()).any(dim=1).nonzero()[0])
             raise SimicError(f"environment {row} observes a number that is not finite")
+        # Heads that are masked now and then would leave gaps in the rollout's arrays.
         masks = {} if self.mask_method is None else self._masks(self.env.call(self.mask_method))
         if self.masked is None:
             self.masked = tuple(masks)
@@ -111,6 +116,7 @@ class GymAdapter:
         """Make a row of one observation and of what ``mask_method`` returns with it; SimicError where they are not of
         these environments.
         """
+        # What is no array of numbers is refused like one that is not finite.
         expected = self.observation_spec.features
         try:
             features = np.asarray(observation, dtype=np.float32).reshape(1, -1)
@@ -267,7 +273,16 @@ def _maker(make: Make) -> Callable[[], gymnasium.Env]:
 
 
 def by_head(spec: ActionSpec, masks: Tensor, source: str) -> dict[str, Tensor]:
-    """Split the masks of all heads, one after the other in ``[E, n]``; SimicError naming their ``source``."""
+    """Split the masks of all heads.
+
+    Args:
+        spec: The heads.
+        masks: Those of all heads one after the other, bool ``[E, n]``.
+        source: Where they came from, for the message.
+
+    Raises:
+        SimicError: They are not as many as the heads have choices.
+    """
     sizes = [head.size for head in spec.heads]
     if masks.shape[1:] != (sum(sizes),):
         raise SimicError(
@@ -279,16 +294,24 @@ def by_head(spec: ActionSpec, masks: Tensor, source: str) -> dict[str, Tensor]:
 
 
 def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
-    """Make so many copies of an environment, by its registered name or a function; in this process, on one thread.
-    ``rng_seed`` keys their own generators.
+    """Make copies of an environment side by side, in this process, on one thread.
 
     An environment with a method ``action_masks()`` is masked, one with an ``action_spec`` has that (``GymAdapter`` says
     what they are).
+
+    Args:
+        make: A registered id, or a function that makes an environment.
+        envs: How many copies.
+        rng_seed: Keys their own generators.
+
+    Raises:
+        SimicError: It cannot be made, or not be learned from.
     """
     try:
         vector = SyncVectorEnv([_maker(make)] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
     except (gymnasium.error.Error, ImportError) as error:
         raise SimicError(f"environment {make!r}: {' '.join(str(error).split())}") from None
+    # All are alike, so the first one is asked.
     first = vector.envs[0]
     mask_method = MASK_METHOD if first.has_wrapper_attr(MASK_METHOD) else None
     spec = first.get_wrapper_attr(ACTION_SPEC) if first.has_wrapper_attr(ACTION_SPEC) else None
@@ -313,6 +336,7 @@ def specs(
     Raises:
         SimicError: The agent does not know the spaces, or the spec is not of that space.
     """
+    # Every dimension of the action space is a head.
     if isinstance(actions, Discrete):
         sizes = [int(actions.n)]
     elif isinstance(actions, MultiDiscrete) and actions.nvec.ndim == 1:

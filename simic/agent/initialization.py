@@ -20,7 +20,13 @@ STREAM_NAMES = {"privileged.weight": "told.weight"}
 
 
 def orthogonal(shape: tuple[int, int], gain: float, stream: Tensor) -> Tensor:
-    """Draw a matrix with orthonormal rows or columns (whichever are fewer) times ``gain``; Saxe et al. 2014."""
+    """Draw a matrix with orthonormal rows or columns, whichever are fewer (Saxe et al. 2014, arXiv 1312.6120).
+
+    Args:
+        shape: Rows and columns.
+        gain: Length of each of these rows or columns.
+        stream: Key of the draw.
+    """
     tall = (max(shape), min(shape))
     q, r = torch.linalg.qr(rng.normal(stream, tall).double())
     q = q * r.diagonal().sign()  # makes the decomposition unique, hence the draw uniform
@@ -37,6 +43,7 @@ def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> Non
         gains: Gain by prefix of a parameter's name, the longest of which counts; 0 makes a matrix 0.
         rng_seed: Weights are a hash of it and of their names.
     """
+    # Weights and biases of recurrent layers have a bound in place of a gain.
     bounds = {}
     for layer in module.modules():
         if isinstance(layer, nn.RNNBase):
@@ -45,6 +52,7 @@ def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> Non
         stream = rng.key(
             rng_seed, rng.Purpose.POLICY_INIT, zlib.crc32(STREAM_NAMES.get(name, name).encode())
         )
+        # By name: a module that is added changes no weight of another.
         if parameter in bounds:
             parameter.copy_(
                 bounds[parameter] * (2 * rng.uniform(stream, tuple(parameter.shape)) - 1)
@@ -55,6 +63,7 @@ def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> Non
             parameter.copy_(orthogonal((parameter.shape[0], parameter.shape[1]), gain, stream))
         else:
             parameter.zero_()
+    # Their scales are vectors and were zeroed with all others.
     for layer in module.modules():
         if isinstance(layer, nn.LayerNorm):
             layer.weight.fill_(1.0)

@@ -8,7 +8,7 @@ from torch import Tensor
 from simic import params
 from simic.agent.distributions import head_mask
 from simic.agent.metrics import largest
-from simic.agent.policy import ActorCritic, Replay
+from simic.agent.policy import ActorCritic, Rescoring
 from simic.agent.rollout import Rollout
 from simic.transfer import Reduce, alone, as_one
 
@@ -53,8 +53,9 @@ def head_usage(
         minibatches: Into which it will be cut.
         reduce: Combines the counts of all processes.
     """
+    # A head that the op does not use was not decided: its index is 0 whatever the policy thinks of it.
     relevant = policy.relevance[rollout.actions[..., 0]] & rollout.valid[..., None]
-    # A head without a mask has as many choices as it is wide.
+    # Nor was one with a single legal choice. A head without a mask has as many choices as it is wide.
     chosen = rollout.actions[..., :2].unbind(dim=-1)
     legal_counts: list[Tensor] = []
     for k, head in enumerate(policy.action_spec.heads):
@@ -63,6 +64,7 @@ def head_usage(
             torch.full_like(chosen[0], head.size) if mask is None else mask.sum(dim=-1)
         )
     choice = relevant & (torch.stack(legal_counts, dim=-1) > 1)
+    # Both counts in one exchange between processes.
     counts = torch.cat((rollout.valid.sum()[None], choice.sum(dim=(0, 1)))).to(rollout.values.dtype)
     counts = reduce(counts, "sum")
     return HeadUsage(relevant, choice, counts[0], counts[1:], minibatches)
@@ -72,7 +74,14 @@ def head_usage(
 
 
 def surrogate(log_ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
-    """Compute min(r A, clip(r, 1 ± ε) A), element by element."""
+    """Compute min(r A, clip(r, 1 ± ε) A), element by element (Schulman et al. 2017, equation 7).
+
+    Args:
+        log_ratio: ln r, of any shape.
+        advantages: A, a shape that broadcasts with it.
+        clip_range: ε.
+    """
+    # The minimum is pessimistic: a ratio beyond the range earns nothing more, but one that did harm is still undone.
     ratio = log_ratio.exp()
     return torch.minimum(
         ratio * advantages, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantages
@@ -134,7 +143,7 @@ class Losses:
 
 
 def losses(
-    replay: Replay,
+    rescoring: Rescoring,
     batch: Rollout,
     usage: HeadUsage,
     settings: params.PPOParams,
@@ -143,7 +152,7 @@ def losses(
     """Compute loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k.
 
     Args:
-        replay: The minibatch under the present weights.
+        rescoring: The minibatch under the present weights.
         batch: The minibatch as it was when acting, with normalised advantages.
         usage: Of its rows, with the counts of the rollout: sums are scaled by minibatches / N.
         settings: Clip range, ratio and coefficients.
@@ -151,20 +160,22 @@ def losses(
     """
     assert batch.advantages is not None
     assert batch.returns is not None
-    # Heads that do not matter have log-ratio 0; the others are limited before they are exponentiated.
-    difference = torch.where(usage.relevant, replay.log_probs - batch.log_probs, 0.0)
+    # Heads that do not matter have log-ratio 0; the others are limited before they are exponentiated, as one infinite
+    # ratio would make the gradient of the whole minibatch NaN.
+    difference = torch.where(usage.relevant, rescoring.log_probs - batch.log_probs, 0.0)
     log_ratio = difference.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)
     scale = usage.minibatches / usage.rows.clamp(min=1)
 
     def over_rows(x: Tensor) -> Tensor:
         return scale * torch.where(batch.valid, x, 0.0).sum()
 
+    # The value loss is not clipped: that made no difference or did harm (Andrychowicz et al. 2021, arXiv 2006.05990).
     policy_loss = -over_rows(
         policy_objective(log_ratio, usage.relevant, batch.advantages, settings)
     )
-    value_loss = over_rows(0.5 * (replay.values - batch.returns).square())
+    value_loss = over_rows(0.5 * (rescoring.values - batch.returns).square())
     # Estimates the mean over the rollout's rows with a choice; above 1 where this minibatch has more than its share.
-    entropy_sums = torch.where(usage.choice, replay.entropy, 0.0).sum(dim=(0, 1))
+    entropy_sums = torch.where(usage.choice, rescoring.entropy, 0.0).sum(dim=(0, 1))
     entropy = entropy_sums * usage.minibatches / usage.choice_rows.clamp(min=1)
     bonus = (
         (entropy_coef * entropy).sum()
@@ -187,13 +198,18 @@ def losses(
             "ratio": torch.where(batch.valid, ratio, 0.0).sum(),
             "clipped": (is_clipped & batch.valid).sum().to(ratio.dtype),
         }
-        unlimited = difference.sum(dim=-1)
-        peaks = {
-            # max |r_k − 1| over heads, and |r − 1|, of ratios before they are limited
-            "deviation": torch.maximum(
-                largest(difference.expm1().abs()), largest(unlimited.expm1().abs())
-            ),
-            "ratio_max": largest(torch.where(batch.valid, unlimited, -torch.inf).exp()),
-            "minus_ratio_min": largest(-torch.where(batch.valid, unlimited, torch.inf).exp()),
-        }
-    return Losses(loss, sums, peaks)
+    return Losses(loss, sums, _peaks(difference.detach(), batch.valid))
+
+
+def _peaks(difference: Tensor, valid: Tensor) -> dict[str, Tensor]:
+    """Find the extreme ratios of heads and of whole actions before they are limited, from log-ratios by head."""
+    unlimited = difference.sum(dim=-1)
+    return {
+        # max |r_k − 1| over heads, and |r − 1|; expm1 keeps the digits near 0.
+        "deviation": torch.maximum(
+            largest(difference.expm1().abs()), largest(unlimited.expm1().abs())
+        ),
+        "ratio_max": largest(torch.where(valid, unlimited, -torch.inf).exp()),
+        # Negative, since processes exchange maxima alone.
+        "minus_ratio_min": largest(-torch.where(valid, unlimited, torch.inf).exp()),
+    }

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from simic.agent.policy import Replay
+from simic.agent.policy import Rescoring
 from simic.agent.rollout import Rollout
 from simic.transfer import Reduce, alone, as_one
 
@@ -123,7 +123,7 @@ class Log:
             parts: Names of the parts of the policy whose gradients are watched.
             max_grad_norm: To which gradients were clipped.
         """
-        columns, once = self._to_host()
+        columns, once = self._to_cpu()
 
         # Minibatches behind the one that ended the update are left out: where nothing waits for the device they were
         # computed in vain.
@@ -167,7 +167,7 @@ class Log:
         }
         return once | metrics
 
-    def _to_host(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _to_cpu(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Fetch the columns of all minibatches, and what there is once, as nested lists by name; in one transfer."""
         columns = {name: torch.stack([row[name] for row in self.rows]) for name in self.rows[0]}
         doubles = [tensor.detach().double() for tensor in (*columns.values(), *self.once.values())]
@@ -189,15 +189,24 @@ def _peak(values: Sequence[float]) -> float:
 
 
 @torch.no_grad()
-def health(replay: Replay, valid: Tensor, reduce: Reduce = alone) -> dict[str, Tensor]:
-    """Measure growth and saturation of the core's output on one minibatch of all processes, over rows ``[T, N]`` that
-    are ``valid``.
+def health(rescoring: Rescoring, valid: Tensor, reduce: Reduce = alone) -> dict[str, Tensor]:
+    """Measure growth and saturation of the core's output on one minibatch of all processes.
+
+    Args:
+        rescoring: With the core's outputs ``[T, N, H]``.
+        valid: Bool ``[T, N]``; other rows count nothing.
+        reduce: Combines a tensor of all processes.
+
+    Returns:
+        ``hidden_growth`` and ``hidden_saturated``, scalars; see ``UpdateMetrics``.
     """
-    weight = valid[..., None].to(replay.hidden.dtype)
-    cells = reduce(replay.hidden.shape[-1] * weight.sum(dim=(1, 2)), "sum")  # per step
-    square = reduce((replay.hidden.square() * weight).sum(dim=(1, 2)), "sum")
-    saturated = reduce(((replay.hidden.abs() > SATURATED) * weight).sum(), "sum")
+    # A memory that only grows forgets nothing, and one whose units are saturated passes no gradient back in time.
+    weight = valid[..., None].to(rescoring.hidden.dtype)
+    cells = reduce(rescoring.hidden.shape[-1] * weight.sum(dim=(1, 2)), "sum")  # per step
+    square = reduce((rescoring.hidden.square() * weight).sum(dim=(1, 2)), "sum")
+    saturated = reduce(((rescoring.hidden.abs() > SATURATED) * weight).sum(), "sum")
     rms = (square / cells.clamp(min=1)).sqrt()
+    # The last step at which any row was valid: episodes may end early.
     last = (torch.arange(len(cells), device=cells.device) * (cells > 0)).max()
     growth = rms.index_select(0, last[None])[0] / rms[0].clamp(min=1e-8)
     return {"hidden_growth": growth, "hidden_saturated": saturated / cells.sum()}
@@ -208,6 +217,7 @@ def scales(rollout: Rollout, reduce: Reduce) -> dict[str, Tensor]:
     """Measure advantages, returns and values before normalisation, and the explained variance."""
     assert rollout.advantages is not None
     assert rollout.returns is not None
+    # All four together, in as few exchanges between processes as one would need; the mean first, then the deviations.
     residual = rollout.returns - rollout.values
     columns = torch.stack(
         (rollout.advantages, rollout.returns, rollout.values, residual), dim=-1

@@ -13,7 +13,7 @@ from simic.agent.spec import Observation, ObservationSpec
 from simic.transfer import Reduce, alone
 
 OBSERVATION_CLIP = 10.0
-# Under the root: a feature that hardly moved is not blown up when it does
+# Under the root: a feature that hardly moved is not blown up when it does.
 OBSERVATION_EPSILON = 1e-4
 REWARD_CLIP = 10.0
 REWARD_SIGMA_FLOOR = 1e-2  # of the discounted return, in units of reward; ours
@@ -35,6 +35,7 @@ class Moments:
     @classmethod
     def of(cls, rows: Tensor, valid: Tensor) -> "Moments":
         """Compute the moments of the rows ``[N, D]`` that are valid ``[N]`` and finite in every column."""
+        # Float64, and deviations from the mean rather than sums of squares: those cancel where the mean is large.
         counts = valid & rows.isfinite().all(dim=-1)
         rows = torch.where(counts[:, None], rows, 0).double()
         count = counts.sum().double()
@@ -43,6 +44,7 @@ class Moments:
 
     def merge(self, batch: "Moments") -> "Moments":
         """Compute the moments of both sets of rows together."""
+        # n = n_a + n_b, δ = μ_b − μ_a: μ = μ_a + δ n_b / n and M2 = M2_a + M2_b + δ² n_a n_b / n
         count = self.count + batch.count
         share = batch.count / count.clamp(min=1)
         delta = batch.mean - self.mean
@@ -75,6 +77,7 @@ class ObservationNormalizer:
         self._freeze(Moments.empty(spec.features, device))
 
     def _freeze(self, moments: Moments) -> None:
+        # Computed once, since a rollout must be scaled by the same numbers when acting and when learning.
         self.moments = moments
         self.mean = torch.where(self.raw, 0.0, moments.mean).float()
         untouched = self.raw | (moments.count == 0)
@@ -88,7 +91,13 @@ class ObservationNormalizer:
         return ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
 
     def update(self, features: Tensor, valid: Tensor, reduce: Reduce = alone) -> None:
-        """Take in raw rows ``[..., D]``; invalid and non-finite ones are skipped."""
+        """Take in the rows of a rollout.
+
+        Args:
+            features: Raw, ``[..., D]``; rows that are not finite are skipped.
+            valid: Bool ``[...]``; other rows are skipped.
+            reduce: Combines a tensor of all processes.
+        """
         batch = Moments.of(features.flatten(0, -2), valid.flatten()).reduced(reduce)
         self._freeze(self.moments.merge(batch))
 
@@ -130,7 +139,16 @@ class RewardNormalizer:
     def update(
         self, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce = alone
     ) -> None:
-        """Take in the discounted returns R ← γ R + r of a rollout ``[T, E]``, R = 0 where an episode starts."""
+        """Take in the discounted returns R ← γ R + r of a rollout, R = 0 where an episode starts.
+
+        Args:
+            rewards: As paid, ``[T, E]``.
+            starts: First steps of episodes, bool ``[T, E]``.
+            valid: Bool ``[T, E]``; other rows are skipped.
+            reduce: Combines a tensor of all processes.
+        """
+        # The deviation of returns, not of rewards, so that the value function learns numbers near 1 whatever γ is
+        # (Engstrom et al. 2020, arXiv 2005.12729).
         returns = torch.empty_like(rewards, dtype=torch.float64)
         for t in range(len(returns)):
             self.running = torch.where(starts[t], 0.0, self.running) * self.gamma + rewards[t]
@@ -186,6 +204,8 @@ class Normalizers:
         Returns:
             The rewards scaled by the new σ, one for the whole rollout.
         """
+        # After the rollout, so that its log-probabilities can be rescored under the scales that acted. Rewards are only
+        # learned from now, so they can have the new scale.
         if self.observation is not None:
             self.observation.update(features, valid, reduce)
         if self.reward is None:

@@ -48,6 +48,7 @@ def play(
     Raises:
         SimicError: An episode does not end.
     """
+    # Environments go on until the slowest has played its episodes; what the others play meanwhile is left out.
     observation, _ = env.reset(options=options)
     starts = torch.ones(env.num_envs, dtype=torch.bool, device=observation.features.device)
     total = torch.zeros(env.num_envs, dtype=torch.float64, device=starts.device)
@@ -55,11 +56,13 @@ def play(
     ends: list[list[int]] = [[] for _ in range(env.num_envs)]  # steps taken when each episode ended
     returns: list[list[float]] = [[] for _ in range(env.num_envs)]
     while min(map(len, ends)) < episodes:
+        # The observation of a row that ended belongs to the next episode already.
         actions = decide(observation, starts, len(steps))
         observation, reward, terminated, truncated, _ = env.step(actions)
         steps.append(actions)
         total = total + reward
         starts = terminated | truncated
+        # Episodes that ended in this step.
         if bool(starts.any()):
             for row in starts.nonzero().flatten().tolist():
                 ends[row].append(len(steps))

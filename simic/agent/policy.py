@@ -70,9 +70,11 @@ class Sequences:
     @classmethod
     def cut_at(cls, starts: Tensor) -> Self:
         """Number the sequences row by row; the first of a row may go on from before the rollout."""
+        # Row by row, as [N, T]: the running count of beginnings is the number of the sequence.
         begins = starts.clone()
         begins[0] = True
         number = begins.t().flatten().cumsum(dim=0).view(begins.shape[1], -1).t() - 1
+        # Steps since the last beginning.
         time = torch.arange(len(starts), device=starts.device)[:, None].expand_as(starts)
         position = time - torch.where(begins, time, 0).cummax(dim=0).values
         return cls(position, number, int(position.max()) + 1, int(number.max()) + 1)
@@ -139,10 +141,13 @@ class Core(nn.Module):
         """
         if self.kind == "none":
             return x
+        # A process may hold no environment of a minibatch, and fused layers refuse empty batches.
         if x.shape[1] == 0:
             return x.new_zeros(x.shape[0], 0, self.width)
         if starts is None:
             return self._sequence(x, state)
+        # A fused call cannot empty its memory inside a row: rows are cut where episodes start, and each piece becomes a
+        # row of its own.
         sequences = Sequences.cut_at(starts)
         first_state = sequences.first_state(state.zeroed(starts[0]))
         return sequences.unpad(self._sequence(sequences.pad(x), first_state))
@@ -204,9 +209,8 @@ class Trunk(nn.Module):
     def _encode(self, observation: Observation) -> Tensor:
         x = observation.features.to(self.encoder.weight.dtype)
         if observation.categories.shape[-1]:
-            x = torch.cat(
-                (x, self.category(observation.categories + 1).flatten(-2)), dim=-1
-            )  # -1, none, is row 0
+            # Row 0 of the embedding is -1, none.
+            x = torch.cat((x, self.category(observation.categories + 1).flatten(-2)), dim=-1)
         return self.encoder(x).tanh()
 
     def _latent(self, encoded: Tensor, hidden: Tensor, observation: Observation) -> Latent:
@@ -233,7 +237,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Replay:
+class Rescoring:
     """Recorded decisions ``[T, N]`` scored by the present weights."""
 
     log_probs: Tensor  # [T, N, heads], exactly 0 where irrelevant
@@ -288,11 +292,11 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.action_spec = action_spec
         self.observation_spec = observation_spec
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # torch's constructors draw weights, which the next line replaces
+        # torch's constructors draw weights, which the next line replaces.
+        with torch.random.fork_rng(devices=[]):
             self._build(sizes)
         initialize(self, self._gains(), rng_seed)
+        # A bias of the last layer is what an untrained head says whatever it reads.
         with torch.no_grad():
             for head, network in zip(action_spec.heads, self.heads, strict=True):
                 if head.lean:
@@ -302,6 +306,8 @@ class ActorCritic(nn.Module):
         self.register_buffer("relevance", action_spec.relevance_table(), persistent=False)
 
     def _build(self, sizes: params.Policy) -> None:
+        # Descriptions of choices are the last features: they pass the trunk by, and a head's query meets them as they
+        # are.
         spec = self.observation_spec
         heads = self.action_spec.heads
         passed = sum(head.size * head.described for head in heads)
@@ -311,14 +317,16 @@ class ActorCritic(nn.Module):
             )
         self.actor = Trunk(spec, sizes, passed)
         self.critic = Trunk(spec, sizes) if sizes.critic == "own" else None
+        # A head knows of earlier choices by embeddings; before the second head there is nothing to know.
         width = self.actor.width
         self.heads = nn.ModuleList(
             HeadNetwork(width, sizes.head_units, head.size, head.described) for head in heads
         )
-        # e_op and e_slot
+        # e_op and e_slot, zero at first: an untrained head does not depend on earlier choices.
         self.choice_embeddings = nn.ParameterList(
             torch.zeros(head.size, width) for head in heads[:2] if len(heads) > 1
         )
+        # The value reads a trunk of its own, or the actor's and the features.
         if spec.privileged:
             self.privileged = nn.Embedding(spec.privileged_cardinality + 1, PRIVILEGED_UNITS)
         value_width = width + spec.features if self.critic is None else self.critic.width
@@ -405,6 +413,7 @@ class ActorCritic(nn.Module):
         Raises:
             SimicError: A head has no legal choice or no finite logits.
         """
+        # One step of the memory serves the heads and the value.
         readings, state = self.step(observation, state)
         choices = self.choose(
             readings.actor.z,
@@ -413,6 +422,7 @@ class ActorCritic(nn.Module):
             actions=actions,
             valid=valid,
         )
+        # Looked at last, in one transfer: on a GPU it waits for all that was queued.
         value = self.state_value(readings.value)
         refuse_faults(self.action_spec, choices)
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
@@ -424,14 +434,14 @@ class ActorCritic(nn.Module):
         """Estimate V(s) ``[E]`` of the observation that follows the remembered ones."""
         return self.state_value(self.step(observation, state)[0].value)
 
-    def replay(
+    def rescore(
         self,
         observation: Observation,
         actions: Tensor,
         state: RecurrentState,
         valid: Tensor,
         starts: Tensor | None,
-    ) -> Replay:
+    ) -> Rescoring:
         """Score recorded rows under the present weights.
 
         Args:
@@ -441,6 +451,7 @@ class ActorCritic(nn.Module):
             valid: Bool ``[T, N]``; other rows contribute exactly nothing.
             starts: First steps of episodes, bool ``[T, N]``; None: no episode starts inside.
         """
+        # Whole rows at once, from the memory that acting began with; then the walk of acting, with recorded indices.
         latents = [
             trunk.unroll(observation, memory, starts) for trunk, memory in self._memories(state)
         ]
@@ -449,7 +460,7 @@ class ActorCritic(nn.Module):
         values = self.state_value(readings.value)
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
         entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
-        return Replay(log_probs, entropy, values, readings.actor.hidden)
+        return Rescoring(log_probs, entropy, values, readings.actor.hidden)
 
     def step(
         self, observation: Observation, state: RecurrentState
@@ -460,6 +471,8 @@ class ActorCritic(nn.Module):
         return readings, RecurrentState.joined([memory for _, memory in steps])
 
     def _readings(self, latents: Sequence[Latent], observation: Observation) -> Readings:
+        # Detached, the value learns to read the actor's trunk without pulling on it: its errors are large at first, and
+        # would shape what the heads read.
         actor = latents[0]
         parts = (
             [latents[1].z]
@@ -468,7 +481,8 @@ class ActorCritic(nn.Module):
         )
         if self.observation_spec.privileged:
             privileged = observation.privileged
-            if privileged is None:  # outside training
+            # Outside training nothing is known of the task: -1, none.
+            if privileged is None:
                 shape = (*actor.z.shape[:-1], self.observation_spec.privileged)
                 privileged = torch.full(shape, -1, device=actor.z.device)
             parts.append(self.privileged(privileged + 1).flatten(-2))
@@ -487,7 +501,7 @@ class ActorCritic(nn.Module):
         actions: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> list[Choice]:
-        """Walk down the heads; the same walk acts and replays.
+        """Walk down the heads; the same walk acts and rescores.
 
         Args:
             z: What the heads read, ``[..., H]``.
@@ -516,7 +530,7 @@ class ActorCritic(nn.Module):
                 logits = self._logits(head, units.tanh(), z)
                 log_probs = masked_log_softmax(logits, mask)
 
-                # Replay, sample or take the likeliest.
+                # Rescore, sample or take the likeliest.
                 if actions is not None:
                     index = actions[..., head]
                 elif noise is not None:
@@ -530,9 +544,11 @@ class ActorCritic(nn.Module):
 
     def _head_groups(self, z: Tensor) -> list["HeadGroup"]:
         """Compute the first layers of all heads in one product, by what their heads know of earlier choices."""
+        # Heads are small: one product of all costs as much as one of a single head.
         layers = [head.get_submodule("hidden") for head in self.heads]
         weight = torch.cat([layer.get_parameter("weight") for layer in layers])
         bias = torch.cat([layer.get_parameter("bias") for layer in layers])
+        # The op, the slot, all others: each group is computed once what it depends on was chosen.
         count = len(layers)
         groups = [group for group in (range(1), range(1, min(2, count)), range(2, count)) if group]
         units = [len(group) * len(weight) // count for group in groups]
@@ -559,12 +575,10 @@ class ActorCritic(nn.Module):
         described = self.action_spec.heads[head].described
         if not described:
             return logits
-        descriptions = z[..., -self.actor.passed :].unflatten(
-            -1, (-1, described)
-        )  # [..., choices, described]
-        return logits + (descriptions * network.get_submodule("query")(units)[..., None, :]).sum(
-            dim=-1
-        )
+        # [..., choices, described] times the query, [..., 1, described].
+        descriptions = z[..., -self.actor.passed :].unflatten(-1, (-1, described))
+        query = network.get_submodule("query")(units)[..., None, :]
+        return logits + (descriptions * query).sum(dim=-1)
 
 
 class HeadGroup(NamedTuple):

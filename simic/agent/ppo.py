@@ -14,15 +14,17 @@ from torch import Tensor, nn
 from simic import params, rng
 from simic.agent.losses import HEAD_LOG_RATIO_LIMIT, HeadUsage, Losses, head_usage, k3, losses
 from simic.agent.metrics import Log, UpdateMetrics, health, scales
-from simic.agent.policy import ActorCritic, Replay, part_of, refuse_mismatch
+from simic.agent.policy import ActorCritic, Rescoring, part_of, refuse_mismatch
 from simic.agent.rollout import Rollout, single_step_ids
 from simic.errors import SimicError
 from simic.transfer import Reduce, alone, as_one, upload
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
-RATIO_TOLERANCE = 1e-4  # of the first ratio: further from 1 is no rounding
+# The first minibatch is scored by the weights that acted, so its ratios are 1 up to rounding. Further off, what is
+# rescored is not what was recorded, and every later ratio is wrong as well.
+RATIO_TOLERANCE = 1e-4
 LINEAR_END = 0.2  # of the learning rate, in the last update
-# For scaled rewards: below it differences are noise and are not blown up to 1
+# For scaled rewards: below it differences are noise and are not blown up to 1.
 ADVANTAGE_SIGMA_FLOOR = 0.1
 
 # Advantages: how much better each action was than the value of its state said.
@@ -53,9 +55,11 @@ def gae(
     Returns:
         Advantages and returns ``[T, E]``, both 0 where not valid.
     """
+    # The trace goes on within one episode alone: what follows an end belongs to the next one.
     next_valid = torch.cat((valid[1:], torch.zeros_like(valid[:1])))
     continues = next_valid & ~(terminated | truncated)
-    # δ_t = r_t + γ V(s_{t+1}) − V(s_t)
+    # δ_t = r_t + γ V(s_{t+1}) − V(s_t). A truncated state keeps its value: the episode could have gone on, and 0 would
+    # teach that running out of steps is a loss (Pardo et al. 2018, arXiv 1712.00378).
     delta = rewards + gamma * torch.where(terminated, 0.0, next_values) - values
     advantages = torch.zeros_like(values)
     trace = torch.zeros_like(values[0])
@@ -65,6 +69,7 @@ def gae(
             valid[t], delta[t] + gamma * gae_lambda * torch.where(continues[t], trace, 0.0), 0.0
         )
         advantages[t] = trace
+    # What V is fitted to: the λ-return A_t + V(s_t).
     return advantages, torch.where(valid, advantages + values, 0.0)
 
 
@@ -176,7 +181,7 @@ class StepVerdict(NamedTuple):
 class PPO:
     """Learn one policy.
 
-    Whether a step is taken is decided on the policy's device, which skips the others; the host reads one tensor at the
+    Whether a step is taken is decided on the policy's device, which skips the others; the CPU reads one tensor at the
     end of an update.
 
     Args:
@@ -218,6 +223,7 @@ class PPO:
         members = [[id(parameter) in part for parameter in self.adam.parameters] for part in parts]
         self.members = torch.tensor(members, device=policy.like.device)  # [parts, parameters]
 
+        # The entropy bonus of a head may weigh more or less than that of the others.
         self.heads = [head.name for head in policy.action_spec.heads]
         for name in settings.entropy_scale:
             if name not in self.heads:
@@ -231,7 +237,7 @@ class PPO:
         self.updates = 0  # with at least one step: schedules count what was executed
         self.annealed_from = 0
         self.skipped_steps = 0
-        self._host_ids: tuple[Tensor, Tensor] | None = None
+        self._cpu_ids: tuple[Tensor, Tensor] | None = None
 
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """Learn from several epochs of minibatches over environments, of a policy without memory over single steps.
@@ -240,23 +246,18 @@ class PPO:
             rollout: With advantages and returns.
             iteration: Keys the order of minibatches.
         """
-        # Rows: environments with memory. Without, steps: those of one episode resemble each other, and a minibatch of
-        # steps from everywhere has a better gradient.
-        env_ids = self._on_host(rollout.env_ids)
-        all_env_ids = env_ids if self.all_env_ids is None else self.all_env_ids
-        if not self.policy.has_memory:
-            env_ids = single_step_ids(env_ids, len(rollout.valid))
-            all_env_ids = single_step_ids(all_env_ids, len(rollout.valid))
-            rollout = rollout.single_steps()
         if rollout.advantages is None:
             raise ValueError("the rollout has no advantages: call with_advantages first")
+        rollout, env_ids, all_env_ids = self._rows(rollout)
 
-        # Advantages are normalised over rows with a choice: where one action was legal nothing was decided.
+        # Advantages are normalised over rows with a choice: where one action was legal nothing was decided. Over the
+        # rollout, not the minibatch, so that a row counts the same in every epoch.
         log = Log(once=scales(rollout, self.reduce))
         usage = head_usage(
             self.policy, rollout, min(self.settings.minibatches, len(all_env_ids)), self.reduce
         )
         decided = usage.choice.any(dim=-1)
+        assert rollout.advantages is not None
         rollout = replace(rollout, advantages=normalized(rollout.advantages, decided, self.reduce))
 
         # Schedules.
@@ -264,9 +265,8 @@ class PPO:
         entropy_coef = self.entropy_coef()
         coefs = entropy_coef if self.entropy_scale is None else entropy_coef * self.entropy_scale
 
-        alive = torch.ones(
-            (), dtype=torch.bool, device=rollout.valid.device
-        )  # until the divergence ends the update
+        # Until the divergence ends the update. The first minibatch is rescored when it is over.
+        alive = torch.ones((), dtype=torch.bool, device=rollout.valid.device)
         probe: tuple[Rollout, HeadUsage] | None = None
         for epoch, positions in self._minibatches(
             env_ids, all_env_ids.sort().values, iteration, usage.minibatches
@@ -275,24 +275,25 @@ class PPO:
             envs = upload(positions, rollout.valid.device)
             batch = rollout.select(envs)
             batch_usage = usage.select(envs)
-            replay = self.replay(batch)
+            rescoring = self.rescore(batch)
             if probe is None:
                 probe = batch, batch_usage
-                log.once |= health(replay, batch.valid, self.reduce)
+                log.once |= health(rescoring, batch.valid, self.reduce)
 
-            # Its loss and gradient.
-            minibatch = losses(replay, batch, batch_usage, self.settings, coefs)
+            # Its loss and gradient. What the verdict reads is summed over processes, so that all give the same one.
+            minibatch = losses(rescoring, batch, batch_usage, self.settings, coefs)
             norms = self._backward(minibatch.loss)
             minibatch = minibatch.reduced(self.reduce)
 
-            # Step, stop or skip.
+            # Step, stop or skip. Gradients are clipped by their common norm: divided by norm / maximum where above 1.
             verdict = self._verdict(minibatch, norms[-1], alive)
             clipping = (norms[-1] / self.settings.max_grad_norm).clamp(min=1.0)
             self.adam.step_unless_skipped(learning_rate, clipping, verdict.step)
             log.add(epoch, minibatch.sums | minibatch.peaks | {"norms": norms} | verdict._asdict())
             alive = alive & ~verdict.stop
+            # On a GPU asking would make the CPU wait for it: there the rest is computed in vain, and skipped.
             if self.reads_are_free and not alive:
-                break  # elsewhere asking would make the host wait: the rest is computed in vain, and skipped
+                break
 
         # How far the whole update moved the policy.
         assert probe is not None
@@ -300,11 +301,22 @@ class PPO:
         log.once |= {"samples": usage.rows, "samples_by_head": usage.choice_rows}
         return self._report(log, learning_rate, entropy_coef)
 
-    def _on_host(self, env_ids: Tensor) -> Tensor:
-        """Fetch ids once: they are the same tensor in every rollout."""
-        if self._host_ids is None or self._host_ids[0] is not env_ids:
-            self._host_ids = env_ids, env_ids.cpu()
-        return self._host_ids[1]
+    def _rows(self, rollout: Rollout) -> tuple[Rollout, Tensor, Tensor]:
+        """Cut a rollout into the rows that minibatches are made of; give their ids here and in all processes.
+
+        Rows are environments where the policy has memory, else steps: those of one episode resemble each other, and a
+        minibatch of steps from everywhere has a better gradient.
+        """
+        # Fetched once, since the ids are the same tensor in every rollout.
+        if self._cpu_ids is None or self._cpu_ids[0] is not rollout.env_ids:
+            self._cpu_ids = rollout.env_ids, rollout.env_ids.cpu()
+        env_ids = self._cpu_ids[1]
+        all_env_ids = env_ids if self.all_env_ids is None else self.all_env_ids
+        if self.policy.has_memory:
+            return rollout, env_ids, all_env_ids
+        steps = len(rollout.valid)
+        flat = rollout.single_steps()
+        return flat, single_step_ids(env_ids, steps), single_step_ids(all_env_ids, steps)
 
     def _minibatches(
         self, env_ids: Tensor, all_env_ids: Tensor, iteration: int, minibatches: int
@@ -316,10 +328,11 @@ class PPO:
             for batch_ids in all_env_ids[order].tensor_split(minibatches):
                 yield epoch, torch.isin(env_ids, batch_ids).nonzero().flatten()
 
-    def replay(self, batch: Rollout) -> Replay:
+    def rescore(self, batch: Rollout) -> Rescoring:
         """Score the recorded decisions under the present weights."""
+        # Without a start inside, rows go through the core as they are, uncut: that is faster.
         starts = batch.starts if batch.starts_inside else None
-        return self.policy.replay(
+        return self.policy.rescore(
             batch.observation(), batch.actions, batch.state, batch.valid, starts
         )
 
@@ -327,6 +340,7 @@ class PPO:
         """Hand the optimizer the gradients, summed over processes in one exchange; return their norms before clipping,
         by part of the policy with the total last. Parameters that the loss does not reach have 0.
         """
+        # Processes sum: each loss is already a share of the whole, divided by the rows of all.
         gradients = torch.autograd.grad(
             loss, self.adam.parameters, allow_unused=True, materialize_grads=True
         )
@@ -346,13 +360,16 @@ class PPO:
         target_kl = self.settings.target_kl
         diverged = approx_kl > (torch.inf if target_kl is None else EARLY_STOP * target_kl)
         loss = sums["policy_loss"] + sums["value_loss"] + sums["entropy"].sum()
+        # One NaN or infinity anywhere makes the sum so.
         finite = (grad_norm + approx_kl + loss).isfinite()
         return StepVerdict(step=alive & finite & ~diverged, stop=diverged & finite, finite=finite)
 
     @torch.no_grad()
     def _divergence(self, batch: Rollout, usage: HeadUsage) -> Tensor:
         """Estimate KL(acting ‖ present) of whole actions on a minibatch, in nats."""
-        log_ratio = torch.where(usage.relevant, self.replay(batch).log_probs - batch.log_probs, 0.0)
+        log_ratio = torch.where(
+            usage.relevant, self.rescore(batch).log_probs - batch.log_probs, 0.0
+        )
         kl = k3(log_ratio.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)).sum()
         total = self.reduce(torch.stack((kl, batch.valid.sum().to(kl.dtype))), "sum")
         return total[0] / total[1]

@@ -44,7 +44,13 @@ class Position(NamedTuple):
 
     @classmethod
     def first(cls, env: "Environment[Any]", policy: ActorCritic, observation: Observation) -> Self:
-        """Begin after a reset: nothing is remembered, and every row starts."""
+        """Begin after a reset: nothing is remembered, and every row starts.
+
+        Args:
+            env: E environments.
+            policy: Knows what an empty memory looks like.
+            observation: The first one, raw ``[E, ·]``.
+        """
         starts = torch.ones(env.num_envs, dtype=torch.bool, device=observation.features.device)
         return cls(observation, policy.initial_state(env.num_envs), starts)
 
@@ -95,10 +101,12 @@ class Rollout:
             heads: How many factors an action has.
         """
         like = observation.features
+        # Each step is written into its place: nothing is stacked at the end, which would hold all of it twice.
 
         def buffer(*shape: int, dtype: torch.dtype = like.dtype) -> Tensor:
             return torch.zeros(steps, len(env_ids), *shape, dtype=dtype, device=like.device)
 
+        # Values are float32 at least: with fewer digits returns would lose what distinguishes actions.
         masks = {
             name: buffer(*mask.shape[1:], dtype=torch.bool)
             for name, mask in observation.masks.items()
@@ -148,7 +156,15 @@ class Rollout:
     def record_decision(
         self, t: int, decision: Decision, reward: Tensor, terminated: Tensor, truncated: Tensor
     ) -> None:
-        """Record the decisions of step ``t`` and their results ``[E]``."""
+        """Record the decisions of a step and their results.
+
+        Args:
+            t: Number of the step.
+            decision: What the policy chose, ``[E, heads]``.
+            reward: As paid, ``[E]``.
+            terminated: Bool ``[E]``, like ``truncated``.
+            truncated: Rows whose episode was cut off.
+        """
         valid = self.valid[t]
         self.actions[t] = decision.actions
         self.log_probs[t] = decision.log_probs
@@ -170,6 +186,7 @@ class Rollout:
     def single_steps(self) -> "Rollout":
         """Make every step a row of its own, ``[1, T·E]``, for a policy without memory."""
         steps, envs = self.valid.shape
+        # Without a core there is no state, but its tensors of width 0 need as many rows.
         flat = self._map_steps(lambda x: x.flatten(0, 1)[None])
         state = RecurrentState(
             *(part.new_zeros(steps * envs, part.shape[1]) for part in self.state)
@@ -241,7 +258,7 @@ def collect(
     valid = torch.ones_like(starts)
     autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
-    # Noise of all steps at once, [T, E, heads].
+    # Noise of all steps at once, [T, E, heads]: drawing it step by step costs a launch each, for the same numbers.
     time = torch.arange(steps, device=env.env_ids.device)[:, None]
     stream = rng.key(rng_seed, rng.Purpose.ACTION, iteration, env.env_ids, time, device=time.device)
     noise = rng.uniform(stream, (len(policy.heads),))
@@ -270,12 +287,9 @@ def collect(
             on_step(StepRecord(t, decision, reward, info))
 
     # V(s') is that of the next step, except where an autoreset put another episode's state there.
-    following = torch.cat(
-        (rollout.values[1:], policy.value(normalizers.see(observation), state)[None])
-    )
-    replaced = (
-        (rollout.terminated | rollout.truncated) if autoreset else torch.zeros_like(rollout.valid)
-    )
+    value_after = policy.value(normalizers.see(observation), state)
+    following = torch.cat((rollout.values[1:], value_after[None]))
+    replaced = (rollout.terminated | rollout.truncated) & autoreset
     rollout.next_values.copy_(torch.where(replaced, rollout.next_values, following))
     rollout = replace(rollout, starts_inside=autoreset and bool(rollout.starts[1:].any()))
     return rollout, Position(observation, state, starts)

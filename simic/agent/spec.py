@@ -36,6 +36,7 @@ class ActionSpec:
     relevance: tuple[tuple[bool, ...], ...]
 
     def __post_init__(self) -> None:
+        # One row for each op, one column for each head.
         ops = self.heads[0].size
         if len(self.relevance) != ops or any(len(row) != len(self.heads) for row in self.relevance):
             raise ValueError(f"relevance must have {ops} rows of {len(self.heads)} heads")
@@ -45,6 +46,7 @@ class ActionSpec:
             )
         if sum(head.described > 0 for head in self.heads) > 1:
             raise ValueError("the choices of more than one head are described")
+        # A mask can depend only on what was chosen before, and on a slot only where every op of the head has one.
         for index, head in enumerate(self.heads):
             if index < {"nothing": 0, "op": 1, "slot": 2}[head.mask_given]:
                 raise ValueError(

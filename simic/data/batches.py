@@ -313,7 +313,7 @@ def _pass(stream: Tensor, samples: int) -> Tensor:
 
     On the CPU the last one is remembered, since sorting it takes longer than an epoch of small hosts.
     """
-    # On a GPU, to compare would make the host wait.
+    # On a GPU, to compare would make the CPU wait.
     if stream.device.type != "cpu":
         return permutation(stream, samples)
     if not _last_pass or _last_pass[0][1] != samples or not torch.equal(_last_pass[0][0], stream):

@@ -40,15 +40,15 @@ def is_live(style: Style) -> bool:
 
 
 def beside(
-    observers: Sequence[Observer], style: Style, floors: Mapping[str, float]
+    observers: Sequence[Observer], style: Style, baseline_scores: Mapping[str, float]
 ) -> Sequence[Observer]:
-    """Add an observer that shows the training on the terminal, beside ``floors``, which are scores of other policies;
+    """Add an observer that shows the training on the terminal, beside ``baseline_scores`` of other policies;
     none where one of them says the lines elsewhere.
     """
     if style == "none" or any(isinstance(observer, Lines) for observer in observers):
         return observers
-    lines = Lines(lambda line: print(printable(line), flush=True), floors=floors)
-    return (LiveView(floors) if is_live(style) else lines, *observers)
+    lines = Lines(lambda line: print(printable(line), flush=True), baseline_scores=baseline_scores)
+    return (LiveView(baseline_scores) if is_live(style) else lines, *observers)
 
 
 @contextmanager
@@ -95,11 +95,11 @@ class LiveView(Lines):
 
     def __init__(
         self,
-        floors: Mapping[str, float],
+        baseline_scores: Mapping[str, float],
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(self._print, clock, floors)
+        super().__init__(self._print, clock, baseline_scores)
         self._console = console or Console()
         self._live: Live | None = None
         self._ops = self._score = self._entropy = ""
@@ -187,7 +187,9 @@ class LiveView(Lines):
         return {
             "phase": f"{self._phase}{rate}",
             "score": self._score,
-            "held-out": ", ".join(f"{name} {score:.1f}" for name, score in self._floors.items()),
+            "held-out": ", ".join(
+                f"{name} {score:.1f}" for name, score in self._baseline_scores.items()
+            ),
             "ops": self._ops,
             "entropy": self._entropy,
             "findings": ", ".join(

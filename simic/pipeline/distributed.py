@@ -54,9 +54,9 @@ def _train(tree: params.Params, workspace: Workspace, fresh: bool) -> None:
         )
         watching = ()
         if ranks.leads:
-            floors = stages.floors(tree, workspace)
+            baseline_scores = stages.baseline_scores(tree, workspace)
             watching = display.beside(
-                engine.observers(tree, workspace), tree.runtime.progress, floors
+                engine.observers(tree, workspace), tree.runtime.progress, baseline_scores
             )
         trainer.train(session, watching, stop)
 

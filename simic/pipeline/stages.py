@@ -66,14 +66,14 @@ def train(
             params, work, workspace.prepared, fresh, code=code, changed_files=changed
         ) as session,
     ):
-        shown_to = beside(observers, params.runtime.progress, floors(params, workspace))
+        shown_to = beside(observers, params.runtime.progress, baseline_scores(params, workspace))
         counters = trainer.train(session, shown_to, stop)
         best = counters.best_iteration or counters.iteration
         _publish(session, workspace, best, counters.iteration)
         seals.write(workspace.root, identity)
 
 
-def floors(params: Params, workspace: Workspace) -> dict[str, float]:
+def baseline_scores(params: Params, workspace: Workspace) -> dict[str, float]:
     """Return the scores that headroom measured for these params and data, to show beside those of training: on the
     validation tasks, or for a single data set on the held-out ones. Empty without such a headroom.
     """

@@ -44,7 +44,7 @@ class Collector:
         columns: Columns = {}
         for dtype, steps in self._steps.items():
             shapes = self._shapes[dtype]
-            # One transfer for all steps and columns of a type; then cut apart on the host's side.
+            # One transfer for all steps and columns of a type; then cut apart on the CPU.
             parts = (
                 torch.stack(steps)
                 .cpu()

@@ -54,13 +54,13 @@ class Observer:
         """Note that training ended."""
 
 
-def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) -> str:
+def summary(update: UpdateRow, episode: Columns, baseline_scores: Mapping[str, float]) -> str:
     """Summarise an iteration in a line's width; a validation score stands beside those of other policies.
 
     Args:
         update: The row of the update.
         episode: Columns of the episodes that it learned from, ``[E]``.
-        floors: Scores of other policies on the validation tasks, by name.
+        baseline_scores: Scores of other policies on the validation tasks, by name.
     """
     if "fossilized" in episode:
         parts = [
@@ -79,7 +79,7 @@ def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) ->
     if update.validation_accuracy == update.validation_accuracy:  # not NaN
         # Validation stands beside the scores that it has to beat.
         beside = ", ".join(
-            f"{name.replace('_', ' ')} {score:.1f}" for name, score in floors.items()
+            f"{name.replace('_', ' ')} {score:.1f}" for name, score in baseline_scores.items()
         )
         parts.append(
             f"validation {update.validation_accuracy:5.1f}{f' ({beside})' if beside else ''}"
@@ -95,17 +95,17 @@ def duration(seconds: float) -> str:
 
 
 class Lines(Observer):
-    """Says one line per iteration; ``floors`` are scores of other policies, by name."""
+    """Says one line per iteration; ``baseline_scores`` are scores of other policies, by name."""
 
     def __init__(
         self,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
-        floors: Mapping[str, float] = {},
+        baseline_scores: Mapping[str, float] = {},
     ):
         self._say = say
         self._clock = clock
-        self._floors = floors
+        self._baseline_scores = baseline_scores
 
     def on_start(self, info: RunInfo) -> None:
         self._total = info.params.train.iterations
@@ -120,7 +120,7 @@ class Lines(Observer):
         per_iteration = (self._clock() - self._started) / (iterations - self._first)
         left = duration(per_iteration * (self._total - iterations))
         count = f"{iterations:>{len(str(self._total))}}/{self._total}"
-        self._say(f"train: {count}  {summary(update, episode, self._floors)}  {left} left")
+        self._say(f"train: {count}  {summary(update, episode, self._baseline_scores)}  {left} left")
 
     def on_finding(self, finding: FindingRow) -> None:
         self._say(f"train: {finding.severity} finding {finding.check}: {finding.message}")

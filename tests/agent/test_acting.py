@@ -17,10 +17,10 @@ def test_log_probabilities_of_acting_carry_no_gradient_and_those_of_replay_do() 
     rollout = make_rollout(policy, episodes(4, 6), 6)
     for tensor in (rollout.log_probs, rollout.values, rollout.next_values, rollout.state.h):
         assert not tensor.requires_grad
-    replayed = policy.replay(
+    seen = policy.rescore(
         rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
     )
-    assert replayed.log_probs.requires_grad and replayed.values.requires_grad
+    assert seen.log_probs.requires_grad and seen.values.requires_grad
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "none"])
@@ -41,7 +41,7 @@ def test_every_width_of_the_memory_comes_from_the_policy() -> None:
         policy = ActorCritic(HIERARCHY, SEEN, sizes, rng_seed=1)
         rollout = make_rollout(policy, episodes(2, 3), 3)
         assert rollout.state.h.shape == (2, width)
-        replayed = policy.replay(
+        seen = policy.rescore(
             rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
         )
         assert torch.allclose(replayed.log_probs, rollout.log_probs, atol=1e-5)

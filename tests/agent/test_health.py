@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from simic.agent.metrics import health
-from simic.agent.policy import Replay
+from simic.agent.policy import Rescoring
 from simic.transfer import Reduce, alone
 
 STEPS = 5
@@ -19,7 +19,7 @@ def measured(
     hidden: torch.Tensor, valid: torch.Tensor = EVERY, reduce: Reduce = alone
 ) -> dict[str, torch.Tensor]:
     nothing = torch.zeros(hidden.shape[:2])
-    return health(Replay(nothing[..., None], nothing[..., None], nothing, hidden), valid, reduce)
+    return health(Rescoring(nothing[..., None], nothing[..., None], nothing, hidden), valid, reduce)
 
 
 def test_growth_and_saturation_by_hand_where_rows_behind_an_end_count_for_nothing() -> None:

@@ -24,7 +24,7 @@ from .worlds import (
     episodes,
     make_policy,
     make_rollout,
-    replay,
+    rescore,
 )
 
 POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entropy_coef_final": 0.0}
@@ -33,8 +33,8 @@ POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entro
 def gradients(
     policy: ActorCritic, rollout: Rollout, settings: params.PPOParams, entropy_coef: float = 0.0
 ) -> list[torch.Tensor]:
-    terms = losses(
-        replay(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, entropy_coef
+    found = losses(
+        rescore(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, entropy_coef
     )
     return list(
         torch.autograd.grad(
@@ -78,23 +78,21 @@ def test_the_clipped_objective_by_hand_of_the_whole_action_and_of_each_head() ->
     assert joint.item() == pytest.approx(1.2)
 
 
-def test_value_loss_is_half_the_mean_squared_error(episode) -> None:
-    policy, rollout = episode
-    replayed = replay(policy, rollout)
-    value_loss = losses(
-        replayed, rollout, head_usage(policy, rollout, 1), standard.PPOParams(), 0.0
-    ).sums["value_loss"]
-    errors = (replayed.values - rollout.returns)[rollout.valid].tolist()
-    assert value_loss.item() == pytest.approx(sum(0.5 * error**2 for error in errors) / len(errors))
+def test_value_loss_is_half_the_mean_squared_error(played) -> None:
+    policy, rollout = played
+    seen = rescore(policy, rollout)
+    found = losses(seen, rollout, head_usage(policy, rollout, 1), standard.PPOParams(), 0.0).sums[
+        "value_loss"
+    ]
+    errors = (seen.values - rollout.returns)[rollout.valid].tolist()
+    assert found.item() == pytest.approx(sum(0.5 * error**2 for error in errors) / len(errors))
 
 
-def test_entropy_counts_a_head_only_where_it_had_a_choice(episode) -> None:
-    policy, rollout = episode
-    replayed = replay(policy, rollout)
-    usage = head_usage(policy, rollout, 1)
-    with_bonus = losses(replayed, rollout, usage, standard.PPOParams(), 1.0)
-    means = []
-    sums = with_bonus.sums
+def test_entropy_counts_a_head_only_where_it_had_a_choice(played) -> None:
+    policy, rollout = played
+    seen, used = rescore(policy, rollout), head_usage(policy, rollout, 1)
+    found, means = losses(seen, rollout, used, standard.PPOParams(), 1.0), []
+    sums = found.sums
     for head in range(4):
         values = [
             replayed.entropy[t, e, head].item()
@@ -115,8 +113,8 @@ def test_each_head_has_its_own_entropy_coefficient(episode) -> None:
     usage = head_usage(policy, rollout, 1)
     terms = []
     for coefficient in (torch.tensor([0.1, 0.0, 0.2, 0.1]).double(), 0.0):
-        terms.append(
-            losses(replay(policy, rollout), rollout, usage, standard.PPOParams(), coefficient)
+        found.append(
+            losses(rescore(policy, rollout), rollout, used, standard.PPOParams(), coefficient)
         )
     op, _, blueprint, style = terms[0].sums["entropy"] / usage.choice_rows
     assert (terms[1].loss - terms[0].loss).item() == pytest.approx(
@@ -191,7 +189,7 @@ def test_credit_belongs_to_the_op_that_was_sampled_not_to_the_one_that_happened(
     rollout = replace(rollout, advantages=rollout.rewards - 0.3)
     settings = standard.PPOParams(ratio=ratio, **POLICY_ONLY)
     loss = losses(
-        replay(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, 0.0
+        rescore(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, 0.0
     ).loss
     (gradient,) = torch.autograd.grad(loss, policy.heads[0].out.bias)
     # Of −E[A] with respect to the logit of B: −Σ_a π(a) (1[a = B] − π(B)) (Q(a) − 0.3), here with the share of B drawn.

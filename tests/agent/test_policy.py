@@ -20,7 +20,7 @@ from .worlds import (
     make_policy,
     make_rollout,
     random_masks,
-    replay,
+    rescore,
 )
 
 
@@ -79,8 +79,8 @@ def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(critic: str, 
     """And the values; and no critic pulls at the actor."""
     policy = make_policy(core, sizes=SMALL.model_copy(update={"critic": critic}))
     rollout = make_rollout(policy, episodes(6, 8), 8)
-    replayed = replay(policy, rollout)
-    assert torch.allclose(replayed.log_probs, rollout.log_probs, atol=1e-5)
+    seen = rescore(policy, rollout)
+    assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
     torch.testing.assert_close(
         replayed.values[rollout.valid], rollout.values[rollout.valid], rtol=0, atol=1e-5
     )
@@ -164,7 +164,7 @@ def test_the_kind_of_a_task_changes_values_and_no_action_nor_its_gradient(critic
     assert (rollout.values != shifted.values)[rollout.valid].all()
     # Gradients: none of the actions, and of the values one for every kind, and for none.
     weight = policy.privileged.weight
-    outputs = replay(policy, rollout)
+    outputs = rescore(policy, rollout)
     for output in (outputs.log_probs, outputs.entropy):
         assert torch.autograd.grad(output.sum(), weight, retain_graph=True, allow_unused=True) == (
             None,

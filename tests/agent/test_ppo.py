@@ -97,7 +97,7 @@ def test_a_good_action_becomes_likelier_and_the_norm_is_reported_before_clipping
     better = replace(rollout, advantages=torch.where(rollout.actions[..., 0] == 0, 1.0, -1.0))
     before = rollout.log_probs[..., 0][(rollout.actions[..., 0] == 0) & rollout.valid].mean()
     metrics = ppo.update(better, 0)
-    now = ppo.policy.replay(
+    now = ppo.policy.rescore(
         rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
     )
     assert now.log_probs[..., 0][(rollout.actions[..., 0] == 0) & rollout.valid].mean() > before

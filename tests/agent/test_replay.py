@@ -13,7 +13,7 @@ from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation
 from tests import standard
 
-from .worlds import episodes, learner, make_policy, make_rollout, replay, weights
+from .worlds import episodes, learner, make_policy, make_rollout, rescore, weights
 
 ONE_STEP = standard.PPOParams(
     learning_rate=1e-3, epochs=1, minibatches=1, target_kl=None, clip_range=0.2,
@@ -36,10 +36,8 @@ def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
     policy = make_policy(core)
     rollout = make_rollout(policy, episodes(4, 7, None), 7)
     moved(policy)
-    replayed = replay(policy, rollout)
-    state = rollout.state
-    hidden = []
-    values = []
+    seen = rescore(policy, rollout)
+    state, hidden, values = rollout.state, [], []
     for t in range(7):
         masks = {name: mask[t] for name, mask in rollout.masks.items()}
         readings, state = policy.step(
@@ -100,7 +98,7 @@ def test_a_head_that_never_mattered_has_no_weight_and_no_divergence() -> None:
     """Where op 0 alone was ever chosen."""
     ppo, rollout = learner(ONE_STEP)
     waited = replace(rollout, actions=torch.zeros_like(rollout.actions))
-    waited = replace(waited, log_probs=replay(ppo.policy, waited).log_probs.detach())
+    waited = replace(waited, log_probs=rescore(ppo.policy, waited).log_probs.detach())
     moved(ppo.policy, 0.02)
     metrics = ppo.update(waited, 0)
     unused_heads = ("slot", "blueprint", "style")

@@ -92,11 +92,11 @@ def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_en
     assert torch.equal(rollout.next_values[3, 1], policy.value(scales.see(finals[3]), states[3])[1])
     assert torch.equal(rollout.next_values[:5, 2], rollout.values[1:, 2])
     assert not torch.equal(rollout.next_values[2, 0], rollout.values[3, 0])
-    replayed = policy.replay(
+    seen = policy.rescore(
         rollout.observation(), rollout.actions, rollout.state, rollout.valid, rollout.starts
     )
-    assert torch.allclose(replayed.log_probs, rollout.log_probs, atol=1e-5)
-    uncut = policy.replay(
+    assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
+    uncut = policy.rescore(
         rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
     )
     assert not torch.allclose(uncut.log_probs[3:], rollout.log_probs[3:], atol=1e-3)

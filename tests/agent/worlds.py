@@ -9,7 +9,7 @@ from torch import Tensor
 
 from simic import params, rng
 from simic.agent.normalization import Normalizers, ObservationNormalizer
-from simic.agent.policy import ActorCritic, Replay
+from simic.agent.policy import ActorCritic, Rescoring
 from simic.agent.ppo import PPO, with_advantages
 from simic.agent.rollout import Rollout, collect
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
@@ -163,9 +163,9 @@ def learned_scales(seen: ObservationSpec = SEEN) -> Normalizers:
     return Normalizers(normalizer)
 
 
-def replay(policy: ActorCritic, rollout: Rollout) -> Replay:
+def rescore(policy: ActorCritic, rollout: Rollout) -> Rescoring:
     """As an update of this policy does it."""
-    return PPO(policy, standard.PPOParams(), 1, total_updates=1).replay(rollout)
+    return PPO(policy, standard.PPOParams(), 1, total_updates=1).rescore(rollout)
 
 
 def weights(ppo: PPO) -> Tensor:

@@ -64,10 +64,10 @@ def test_training_is_shown_live_on_a_terminal_in_lines_elsewhere_and_not_at_all(
 class Screen:
     """What a terminal was sent, and what the view shows now."""
 
-    def __init__(self, floors: dict[str, float] | None = None) -> None:
+    def __init__(self, baseline_scores: dict[str, float] | None = None) -> None:
         self.sent, self.now = io.StringIO(), 100.0
         self.console = Console(file=self.sent, force_terminal=True, width=140, legacy_windows=False)
-        self.view = LiveView(floors or {}, self.console, lambda: self.now)
+        self.view = LiveView(baseline_scores or {}, self.console, lambda: self.now)
 
     @property
     def picture(self) -> dict[str, str]:

@@ -111,11 +111,11 @@ def test_the_live_view_has_what_headroom_measured_for_these_params_alone(
         "patient",
         "static",
     ]  # no rule was tuned for these settings
-    assert stages.floors(tree(), suite_run) == measured
+    assert stages.baseline_scores(tree(), suite_run) == measured
     others = "prepare={task: gym, gym: {id: CartPole-v1}}", "train.episode_steps=8"
     assert (
-        stages.floors(tree("train.price=1.0"), suite_run)
-        == stages.floors(tree(*others), suite_run)
+        stages.baseline_scores(tree("train.price=1.0"), suite_run)
+        == stages.baseline_scores(tree(*others), suite_run)
         == {}
     )
 

@@ -42,8 +42,8 @@ FAULTS: Faults = {
         "agent/test_losses.py",
         Patch(
             LOSSES,
-            "(replay.values - batch.returns).square()",
-            "(replay.values - batch.advantages).square()",
+            "(rescoring.values - batch.returns).square()",
+            "(rescoring.values - batch.advantages).square()",
         ),
     ),
     "advantage-normalised-per-host": fault(
