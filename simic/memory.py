@@ -12,7 +12,7 @@ _CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memor
 
 
 def machine_bytes() -> int:
-    """Return the bytes this process may use: of the machine, its container or its own limit, whichever is least."""
+    """Measure the bytes this process may use: of the machine, its container or its own limit, whichever is least."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limits += [
         limit
@@ -24,7 +24,16 @@ def machine_bytes() -> int:
 
 
 def refuse_too_much(name: str, size: int, remedy: str) -> None:
-    """Raise SimicError where something of at least ``size`` bytes does not fit; ``remedy`` is what to lower."""
+    """Refuse what cannot fit into memory, before it is read or made.
+
+    Args:
+        name: What it is.
+        size: Bytes that it needs at least.
+        remedy: What to lower.
+
+    Raises:
+        SimicError: There is less memory than that.
+    """
     available = machine_bytes()
     if size > available:
         raise SimicError(

@@ -544,7 +544,7 @@ class ActorCritic(nn.Module):
 
     def _head_groups(self, z: Tensor) -> list["HeadGroup"]:
         """Compute the first layers of all heads in one product, by what their heads know of earlier choices."""
-        # Heads are small: one product of all costs as much as one of a single head.
+        # Heads are small: one product of all costs hardly more than that of a single head.
         layers = [head.get_submodule("hidden") for head in self.heads]
         weight = torch.cat([layer.get_parameter("weight") for layer in layers])
         bias = torch.cat([layer.get_parameter("bias") for layer in layers])

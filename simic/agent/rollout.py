@@ -106,12 +106,12 @@ class Rollout:
         def buffer(*shape: int, dtype: torch.dtype = like.dtype) -> Tensor:
             return torch.zeros(steps, len(env_ids), *shape, dtype=dtype, device=like.device)
 
-        # Values are float32 at least: with fewer digits returns would lose what distinguishes actions.
         masks = {
             name: buffer(*mask.shape[1:], dtype=torch.bool)
             for name, mask in observation.masks.items()
         }
         privileged = 0 if observation.privileged is None else observation.privileged.shape[1]
+        # Float32 at least: with fewer digits returns would lose what distinguishes actions.
         value_type = torch.promote_types(state.h.dtype, torch.float32)
         scalars = ("values", "next_values", "rewards")
         flags = ("terminated", "truncated", "valid", "starts")

@@ -139,6 +139,7 @@ class Budget:
 
     def fits(self, slots: Slots) -> Tensor:
         """Tell where the live seeds of other slots plus a candidate stay within the limit, bool ``[E, K, P]``."""
+        # Reserves, not present parameters: what a living seed may still become must fit as well.
         envs, count = slots.stage.shape
         reserve = self.reserve.expand(envs, count, -1)
         live_reserve = reserve.gather(2, slots.blueprint.clamp(min=0)[:, :, None])[:, :, 0]
@@ -158,6 +159,8 @@ def action_masks(
         budget: What seeds may cost.
         left_open: Bool ``[n]`` for each head with choices that ``train.actions`` closes.
     """
+    # From the lifecycle's table down: closed choices, then blueprints that nothing can pay for. An op without a legal
+    # slot, and a slot without a legal blueprint, must not be offered: the walk down the heads cannot turn back.
     left_open = left_open or {}
     slot = legal_ops(slots, params).clone()
     if "op" in left_open:
@@ -189,6 +192,7 @@ def seed_budget(
         device: Where the budget is looked up.
         left_open: Bool ``[P]``, blueprints that ``train.actions`` leaves open; None: all.
     """
+    # On "meta" modules are counted without being made.
     with torch.device("meta"):
         gates = [count_params(host.gate(shape)) for shape in host.slot_shapes]
     reserve = [
@@ -218,7 +222,16 @@ def waiting_where(rows: Tensor, action: Action) -> Action:
 
 
 def legal(spec: ActionSpec, masks: dict[str, Tensor], action: Action) -> Tensor:
-    """Tell whether the masks allow what an action chooses in the heads that its op uses, bool ``[E]``."""
+    """Tell whether the masks allow what an action chooses in the heads that its op uses.
+
+    Args:
+        spec: The heads.
+        masks: By head name, ``[E, ...]``.
+        action: Indices ``[E]`` of every head, within their sizes.
+
+    Returns:
+        Bool ``[E]``.
+    """
     relevance = spec.relevance_table(action.op.device)[action.op]
     allowed = torch.ones_like(action.op, dtype=torch.bool)
     for head, choice in enumerate(action):
@@ -273,7 +286,17 @@ def grammar(spec: ActionSpec) -> Tensor:
 
 
 def grammar_mask(spec: ActionSpec, observation: Observation, actions: Tensor) -> Tensor:
-    """Tell which rows of ``grammar(spec)`` are legal now, bool ``[E, n]``."""
+    """Tell which actions are legal now.
+
+    Args:
+        spec: The heads.
+        observation: Of E environments, with masks.
+        actions: Those of ``grammar(spec)``, ``[n, heads]``.
+
+    Returns:
+        Bool ``[E, n]``.
+    """
+    # Every environment with every action, row by row.
     envs = len(observation.features)
     count = len(actions)
     masks = {name: mask.repeat_interleave(count, 0) for name, mask in observation.masks.items()}

@@ -64,7 +64,13 @@ def alone(slots: int, slot: int) -> int:
 
 
 def together(slots: int, first: int, second: int) -> int:
-    """Number the configuration in which only the seeds of two slots are on, ``first < second``."""
+    """Number the configuration in which only the seeds of two slots are on.
+
+    Args:
+        slots: How many slots a host has.
+        first: Number of one of them.
+        second: Number of the other, larger than ``first``.
+    """
     return WITHOUT + 2 * slots + pairs(slots).index((first, second))
 
 
@@ -78,6 +84,7 @@ def switched_off(acting: Flags, fossilized: Flags) -> Flags:
 
     ``acting`` and ``fossilized`` ``[E, K]`` are what the CPU knows of the slots; only seeds that act are forced out.
     """
+    # On the CPU, so that equal networks can be found and run once without a transfer.
     is_slot = np.eye(acting.shape[1], dtype=bool)  # [k, K]
     main = np.zeros_like(acting)
     committed = acting & ~fossilized
@@ -98,12 +105,14 @@ def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
         correct: Answers in every configuration ``[Cfg, E, N]``, bool or shares of a sequence.
         loss: Losses ``[Cfg, E]``, nats.
     """
+    # A network whose loss is not finite answers nothing: its accuracy would be an accident of argmax.
     finite = loss.isfinite()
     count = slots.stage.shape[1]
     accuracy = torch.where(
         finite[:WITHOUT], 100.0 * correct[:WITHOUT].float().mean(dim=2), torch.nan
     )
-    # A contribution is measured on the same samples with the seed and without it.
+    # A contribution is measured on the same samples with the seed and without it: paired, its error is a fraction of
+    # that of two accuracies.
     left_out = slice(WITHOUT, WITHOUT + count)
     difference, error = mean_and_error(correct[MAIN].float() - correct[left_out].float())
     measured = measurable(slots) & (finite[MAIN] & finite[left_out]).T
@@ -128,8 +137,18 @@ def mean_and_error(differences: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def interaction(correct: Tensor, slots: int, first: int, second: int) -> Tensor:
-    """Compute the interaction of two seeds of ``switched_off``, per sample ``[E, N]``; ``first < second``."""
-    # f({i,j}) - f({i}) - f({j}) + f(∅)
+    """Compute the interaction of two seeds, sample by sample.
+
+    Args:
+        correct: Answers in every configuration of ``switched_off``, ``[Cfg, E, N]``.
+        slots: How many slots a host has.
+        first: Number of one of the two slots.
+        second: Number of the other, larger than ``first``.
+
+    Returns:
+        What both give together beyond the sum of what each gives, ``[E, N]``.
+    """
+    # f({i,j}) - f({i}) - f({j}) + f(∅), the Shapley interaction index of two players (Grabisch, Roubens 1999)
     pair = correct[together(slots, first, second)].float()
     singles = correct[alone(slots, first)].float() + correct[alone(slots, second)].float()
     return pair - singles + correct[ALL_OFF].float()
@@ -137,6 +156,7 @@ def interaction(correct: Tensor, slots: int, first: int, second: int) -> Tensor:
 
 def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
     """Add up interactions over partners, and find the largest, ``[E, K]`` points; NaN if none."""
+    # Every pair counts for both of its seeds.
     envs, count = acting.shape
     summed = correct.new_zeros((count, envs, correct.shape[2]), dtype=torch.float32)
     boost = torch.full((envs, count), torch.nan, device=acting.device)

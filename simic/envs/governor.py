@@ -60,10 +60,12 @@ def check(
         The vitals now, the cause of panic ``[E]`` (Cause), and which rows are healthy, bool ``[E]``. A row that is
         neither in panic nor healthy is an anomaly that has not lasted long enough.
     """
+    # NaN and infinity need no history.
     loss = loss.double()
     broken = ~loss.isfinite() | ~finite
 
-    # Rows with enough history: collapsed to chance, or diverged from their mean.
+    # Rows with enough history: collapsed to chance, or diverged from their mean. Divergence must show in three ways at
+    # once (in nats, in deviations, as a multiple), since a host that learns well has a tiny deviation.
     history = (~vitals.losses.isnan()).sum(dim=1)
     mean = vitals.losses.nanmean(dim=1)
     deviation = (vitals.losses - mean[:, None]).square().nanmean(dim=1).sqrt()
@@ -89,7 +91,7 @@ def check(
     )
     cause = torch.where(broken, Cause.NON_FINITE, cause)
 
-    # Healthy losses alone are remembered.
+    # Healthy losses alone are remembered: an anomaly must not become what the next one is compared with.
     healthy = (cause == Cause.NONE) & ~anomalous
     appended = torch.cat((vitals.losses[:, 1:], loss[:, None]), dim=1)
     return Vitals(torch.where(healthy[:, None], appended, vitals.losses), anomalies), cause, healthy

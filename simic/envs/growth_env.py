@@ -91,6 +91,7 @@ class GrowthEnv(VectorEnv):
                 f"validation data has {dataset_val.classes} classes and {dataset_val.tasks} tasks: allowed is the "
                 f"training data's {dataset_train.classes} and {dataset_train.tasks}, with the same classes"
             )
+        # The first reset begins iteration 0.
         self.train = train
         self.rng_seed = rng_seed
         self.iteration = -1
@@ -168,6 +169,7 @@ class GrowthEnv(VectorEnv):
 
     def length_of(self, iteration: int) -> int:
         """Draw the number of steps of a training episode of that iteration."""
+        # One length for all hosts of an iteration: they step together.
         low = self.train.shortest_episode
         high = self.train.longest_episode
         word = int(rng.bits(rng.key(self.rng_seed, Purpose.EPISODE_LENGTH, iteration)))
@@ -211,6 +213,7 @@ class GrowthEnv(VectorEnv):
         hosts (default: as drawn for training), their names ``host_ids [E]`` (default: the environments' ids). ``seed``
         replaces the run's rng_seed.
         """
+        # Which episode this is, and on which tasks.
         if seed is not None:
             self.rng_seed = self.population.rng_seed = seed
             self.iteration = -1
@@ -254,7 +257,8 @@ class GrowthEnv(VectorEnv):
         self, actions: Action | Tensor
     ) -> tuple[Observation, Tensor, Tensor, Tensor, StepInfo]:
         """Execute a decision and an epoch of every host; reward ``[E]`` float64, terminated and truncated ``[E]``."""
-        # The ops, refused before anything moves where the masks forbid one.
+        # The ops, refused before anything moves where the masks forbid one. What the CPU must know of the slots, to
+        # choose which networks run, comes in one transfer with the refusals.
         before = self.state
         action, illegal = self._playable(actions)
         slots, events = advance(before.slots, action, self.train.lifecycle, before.tracker.accuracy)
@@ -268,7 +272,8 @@ class GrowthEnv(VectorEnv):
                 f"action {heads} of host {row} at step {self._step}: forbidden by the masks"
             )
 
-        # An epoch of training, measured.
+        # An epoch of training, measured. A live seed that a new one replaced is noted: its slot is occupied before and
+        # after.
         self._step += 1
         self.population.germinate(slots, germinated, self.training_data, read)
         stats = self._train_epoch(slots, read, before.alive)
@@ -296,7 +301,7 @@ class GrowthEnv(VectorEnv):
             trials=before.trials.after(slots, events.germinated),
         )
 
-        # The reward of the transition.
+        # The reward of the transition; hosts that had ended before earn nothing.
         mode = self.train.reward.mode
         transition = self._transition(before, action, events)
         self._state = replace(self.state, ledgers=rewards.advance(mode, transition, self.setting))
@@ -313,6 +318,7 @@ class GrowthEnv(VectorEnv):
     def committed(self, data: Dataset) -> tuple[Tensor, Tensor]:
         """Measure accuracy (points) and loss ``[E]`` of hosts with FOSSILIZED seeds alone, on any data."""
         off = measurable(self.slots) & (self.slots.stage != Stage.FOSSILIZED)
+        # All seeds but the fossilized are forced out: what is left is what would be kept.
         answers = self.population.evaluate(self.slots, data, off[None])
         accuracy = 100.0 * answers.correct[0].float().mean(dim=1)
         return torch.where(answers.loss[0].isfinite(), accuracy, torch.nan), answers.loss[0]
@@ -331,6 +337,7 @@ class GrowthEnv(VectorEnv):
 
     def _playable(self, actions: Action | Tensor) -> tuple[Action, Tensor]:
         """Split an action into heads with WAIT for ended rows, and find the rows ``[E]`` whose masks forbid theirs."""
+        # Ended hosts wait, and indices outside a head's range become WAIT, so that the masks can be looked up at all.
         alive = self.state.alive
         if self._step >= self.steps:
             raise SimicError(
@@ -344,7 +351,7 @@ class GrowthEnv(VectorEnv):
         )[:, None]
         chosen = torch.stack(tuple(action))
         outside = ((chosen < 0) | (chosen >= sizes)).any(dim=0)
-        action = waiting_where(outside, action)  # so that the masks can be looked up at all
+        action = waiting_where(outside, action)
         return action, outside | ~legal(self.action_spec, self._masks, action)
 
     def _transition(self, before: EpisodeState, action: Action, events: Events) -> Transition:
@@ -398,6 +405,7 @@ class GrowthEnv(VectorEnv):
         replaced: Tensor,
     ) -> tuple[Slots, Attribution, Vitals, Tensor]:
         """Validate with ablations, check vital signs, roll broken hosts back and snapshot healthy ones."""
+        # NaN anywhere in training or in what would be kept.
         measured = self._validate(slots, read)
         finite = stats.finite & measured.committed_loss.isfinite()
         # A seed that was taken away may have carried the network: that is a decision, no accident.
@@ -410,6 +418,8 @@ class GrowthEnv(VectorEnv):
             self.chance_loss,
             self.train.governor,
         )
+        # A broken host gets the weights of its last healthy moment, without live seeds, and is measured again: the
+        # reward must be paid for the state that the host is in now.
         cause = torch.where(before.alive, cause, int(Cause.NONE))
         panicked = cause != Cause.NONE
         if bool(panicked.any()):

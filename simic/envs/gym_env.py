@@ -64,6 +64,14 @@ def _named(name: str) -> Callable[..., Any]:
 
 
 def episode_seed(rng_seed: int, namespace: int, env_id: int, episode: int) -> int:
+    """Hash the name of an episode to the seed of its reset.
+
+    Args:
+        rng_seed: Of the run.
+        namespace: ``TRAINING``, ``EVALUATION`` or ``VALIDATION``: none plays an episode of another.
+        env_id: Number of the environment.
+        episode: Number of the episode in it, from 0.
+    """
     return (
         int(rng.bits(rng.key(rng_seed, rng.Purpose.ENV_SEED, namespace, env_id, episode)))
         & _SEED_BITS
@@ -92,6 +100,7 @@ class RepeatableEnv(CheckedEnv):
         self, episodes: Sequence[int], actions: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, float]:
         """Play this environment's part of running episodes again; return its observation and its return."""
+        # Rewards as float32, as they were added up the first time.
         observation, _ = self.reset(seed=episodes[self._place])
         total = 0.0
         for action in actions[self._place]:
@@ -112,6 +121,7 @@ class GymEnv(GymAdapter):
         ]
         kind = AsyncVectorEnv if task.vector == "processes" else SyncVectorEnv
         vector = kind(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+        # One in this process is asked what all are like: those of AsyncVectorEnv are in processes of their own.
         single = make(task)
         mask_method = MASK_METHOD if single.has_wrapper_attr(MASK_METHOD) else None
         spec = (
@@ -140,13 +150,16 @@ class GymEnv(GymAdapter):
         self.returns = torch.where(ended, 0.0, self.returns + rewards)
         self._lengths = torch.where(ended, 0, self._lengths + 1)
         self.episodes = self.episodes + ended
+        # Actions before the oldest running episode repeat nothing any more.
         if bool(ended.any()):
             longest = int(self._lengths.max())
             self._actions = self._actions[len(self._actions) - longest :]
         return self.seen, rewards, terminated, truncated, info
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the running episodes: their numbers, lengths, actions (the newest last), returns, observation."""
+        """Copy what repeats the running episodes: their numbers, lengths, actions (the newest last), and what must come
+        out again: returns and observations.
+        """
         none = torch.zeros(0, self.num_envs, len(self.action_spec.heads), dtype=torch.int64)
         return {
             "episodes": self.episodes.long(),
@@ -237,6 +250,7 @@ class TensorEnv:
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
         """Take a step with indices ``[E, heads]``."""
+        # Inside, choices count from 0; a Discrete space wants a number, not a row.
         actions = actions + torch.tensor(self._first, device=actions.device)
         single = not self.env.single_action_space.shape
         values, rewards, terminated, truncated, info = self.env.step(
@@ -247,6 +261,7 @@ class TensorEnv:
         self.returns = torch.where(ended, 0.0, self.returns + rewards)
         self._lengths = torch.where(ended, 0, self._lengths + 1)
         self.seen = self._observed(values)
+        # Only truncated episodes need their last observation: a terminal state is worth 0.
         final = info.get("final_obs") if bool((truncated & ~terminated).any()) else None
         last = None if final is None else Observation(self._flat(final), self.seen.categories, {})
         return self.seen, rewards, terminated, truncated, AdapterInfo(last)
@@ -271,7 +286,7 @@ class TensorEnv:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what the environment itself saves, and its returns."""
+        """Copy what the environment itself saves, and its returns."""
         state = getattr(self.env, "state_dict", dict)()
         return {f"{INNER}{name}": tensor for name, tensor in state.items()} | {
             "returns": self.returns.clone(),
@@ -306,6 +321,17 @@ AnyGym = GymEnv | TensorEnv
 
 
 def open_gym(task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING) -> AnyGym:
+    """Open the environments of a task.
+
+    Args:
+        task: Section ``prepare.gym``.
+        rng_seed: Of the run.
+        env_ids: Numbers of the environments, int64 ``[E]``.
+        namespace: Of their episodes.
+
+    Raises:
+        SimicError: They cannot be made, or not be learned from.
+    """
     return (TensorEnv if task.vector == "tensors" else GymEnv)(task, rng_seed, env_ids, namespace)
 
 
@@ -366,7 +392,16 @@ def _files(layers: Sequence[type]) -> dict[str, JsonValue]:
 
 
 def prepare(task: GymParams, rng_seed: int, out_dir: Path) -> None:
-    """Write ``out_dir`` anew: environment.json, and meta.json with its hash."""
+    """Write ``out_dir`` anew: environment.json, and meta.json with its hash.
+
+    Args:
+        task: Section ``prepare.gym``.
+        rng_seed: Of the run, to record.
+        out_dir: Folder to write.
+
+    Raises:
+        SimicError: The environment cannot be made.
+    """
     content = durable.with_checksum(describe(task))
     digest = durable.sha256_of(content)
     with durable.new_directory(out_dir) as folder:

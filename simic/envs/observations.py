@@ -201,7 +201,14 @@ def columns(slots: int, blueprints: int) -> list[tuple[str, Feature]]:
 
 
 def observation_spec(slots: int, blueprints: int, task_kinds: int = 0) -> ObservationSpec:
-    """Return the layout for the policy: a category per slot; with ``task_kinds`` the critic sees a task's kind."""
+    """Describe the layout for the policy.
+
+    Args:
+        slots: Of a host; each has a category, its blueprint.
+        blueprints: How many can be grown.
+        task_kinds: Kinds of tasks, of which the critic sees that of the host's; 0: it sees none.
+    """
+    # The critic may know what acting may not: it is not asked once training is over.
     table = columns(slots, blueprints)
     raw = tuple(row.flag or row in KIND for _, row in table)
     privileged = 1 if task_kinds else 0
@@ -210,6 +217,7 @@ def observation_spec(slots: int, blueprints: int, task_kinds: int = 0) -> Observ
 
 def observe(view: View) -> Tensor:
     """Compute features float32 ``[E, D]`` in the order of ``columns``."""
+    # Slots side by side, each with all of its columns: [E, K, n] before it is flattened.
     base = torch.stack([row.values(view).float() for row in BASE], dim=1)
     per_slot = torch.stack([row.values(view).float() for row in SLOT], dim=2)
     per_kind = torch.stack([row.values(view).float() for row in KIND], dim=2)

@@ -63,6 +63,7 @@ class Patient:
 
     def act(self, situation: Situation) -> Action:
         """Look after the unfinished seed, or germinate the next."""
+        # At most one seed is unfinished: the next is germinated only when it is kept or gone.
         slots = situation.slots
         masks = situation.observation.masks
         left = self.steps - situation.step
@@ -101,9 +102,8 @@ class Patient:
             min=KEEP_ABOVE_PCT
         )
         judged = holding & contribution.isfinite() & (of(slots.dwell) >= PATIENCE_EPOCHS)
-        late = ~holding & (
-            of(slots.age) > self.to_finish + PATIENCE_EPOCHS
-        )  # a gate that will not open
+        # Older than any seed that is not waiting before a gate that will not open.
+        late = ~holding & (of(slots.age) > self.to_finish + PATIENCE_EPOCHS)
         another = (left > self.to_clear + self.to_finish) & ~self.tried.all(dim=1)
         # Later lines win: wait, advance, prune, keep.
         op = torch.where(self._may_advance(slots, managed), int(Op.ADVANCE), int(Op.WAIT))
@@ -130,9 +130,8 @@ def steps_to_finish(lifecycle: Lifecycle) -> int:
     if lifecycle.auto_advance and lifecycle.training_dwell == TEMPO_STEPS[TEMPO] == 0:
         return 1
     blending = lifecycle.blending_dwell if lifecycle.gates == "strict" else 0
-    by_hand = (
-        0 if lifecycle.auto_advance else 1
-    )  # one ADVANCE leads to BLENDING, the next step's to HOLDING
+    # One ADVANCE leads to BLENDING, the next step's to HOLDING.
+    by_hand = 0 if lifecycle.auto_advance else 1
     return 2 + max(1, lifecycle.training_dwell) + max(TEMPO_STEPS[TEMPO], blending, by_hand)
 
 

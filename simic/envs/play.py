@@ -69,6 +69,7 @@ def refuse_closed(env: GrowthEnv, actor: Actor) -> None:
     One that goes by a plan says what it may ask for in ``asks``, indices by head: masks do not choose others for it.
     ADVANCE need not be named: where seeds advance by themselves it is never legal.
     """
+    # Before the episode: halfway through, WAIT would stand in without a word.
     asks: dict[str, tuple[int, ...]] = getattr(actor, "asks", {})
     for head, left_open in env.left_open.items():
         for index in asks.get(head, ()):

@@ -58,6 +58,7 @@ class Trials:
 
     def after(self, slots: Slots, germinated: Tensor) -> Self:
         """Add what one epoch measured of the seeds of ``slots``; ``germinated [E, K]`` bool began before it."""
+        # Slot by slot: two slots may hold the same blueprint, and a scatter of both at once has no order.
         tried = self.tried
         gained = self.gained
         for slot in range(slots.shape[1]):

@@ -64,9 +64,8 @@ class Transition:
     loss: Tensor  # [E] of s', live network, nats
     committed_loss: Tensor  # [E]
     ended: Tensor  # bool [E]: this was step T and the host is not panicked
-    terminal: (
-        Tensor  # bool [E]: s' is a true terminal (T under episode_end: terminate, or a rollback)
-    )
+    # bool [E]: s' is a true terminal (T under episode_end: terminate, or a rollback)
+    terminal: Tensor
     panicked: Tensor  # bool [E]: the governor rolled this host back in this step
     ledgers: dict[str, Tensor]  # of s: what the mode remembers, by name
 
@@ -123,9 +122,15 @@ def term(name: str) -> Callable[[Term], Term]:
 
 
 def mode(name: str, terms: tuple[str, ...], ledgers: Mapping[str, Ledger] | None = None) -> None:
-    """Register a mode, the sum of registered terms; ``ledgers`` are what its terms find in ``Transition.ledgers``.
+    """Register a mode, the sum of registered terms.
 
-    SimicError for a taken name, a term unknown or listed twice.
+    Args:
+        name: What ``train.reward.mode`` calls it.
+        terms: Names of terms, in the order in which they are added up.
+        ledgers: By name, what its terms find in ``Transition.ledgers``.
+
+    Raises:
+        SimicError: The name is taken, or a term is unknown or listed twice.
     """
     if name in MODES:
         raise SimicError(f"reward mode {name!r} is registered twice; choose another name")
@@ -144,17 +149,42 @@ def mode(name: str, terms: tuple[str, ...], ledgers: Mapping[str, Ledger] | None
 
 
 def start(mode: str, slots: Slots, loss: Tensor, setting: Setting) -> dict[str, Tensor]:
-    """Begin the ledgers of a mode after a reset, with the first validation's ``loss [E]``."""
+    """Begin the ledgers of a mode after a reset.
+
+    Args:
+        mode: Its name.
+        slots: Empty ones.
+        loss: Of the first validation, ``[E]``, nats.
+        setting: What all transitions share.
+    """
     return {name: ledger.start(slots, loss, setting) for name, ledger in LEDGERS[mode].items()}
 
 
 def advance(mode: str, transition: Transition, setting: Setting) -> dict[str, Tensor]:
-    """Compute the ledgers of s'."""
+    """Compute the ledgers of s'.
+
+    Args:
+        mode: Its name.
+        transition: With the ledgers of s.
+        setting: What all transitions share.
+    """
     return {name: ledger.after(transition, setting) for name, ledger in LEDGERS[mode].items()}
 
 
 def components(mode: str, transition: Transition, setting: Setting) -> dict[str, Tensor]:
-    """Compute every term of the mode ``[E]`` float64; their sum is the reward."""
+    """Compute every term of a mode, whose sum is the reward.
+
+    Args:
+        mode: Its name.
+        transition: One step of E hosts.
+        setting: What all transitions share.
+
+    Returns:
+        ``[E]`` float64 by name of the term.
+
+    Raises:
+        SimicError: A term of a user's is of another type or shape.
+    """
     parts = {name: TERMS[name](transition, setting) for name in MODES[mode]}
     for name, value in parts.items():
         if value.dtype != torch.float64 or value.shape != transition.op.shape:
@@ -202,6 +232,7 @@ def potential(slots: Slots) -> Tensor:
 @term("shaping")
 def shaping(t: Transition, setting: Setting) -> Tensor:
     """Pay F = w(γΦ(s') - Φ(s)) with Φ(true terminal) = 0."""
+    # Then the discounted sum of F over an episode is -Φ(s_0), whatever was done: no detour earns anything.
     after = torch.where(t.terminal, 0.0, potential(t.after))
     return setting.weights.pbrs_weight * (setting.gamma * after - potential(t.before))
 
@@ -209,9 +240,8 @@ def shaping(t: Transition, setting: Setting) -> Tensor:
 @term("score_change")
 def score_change(t: Transition, setting: Setting) -> Tensor:
     """Pay the discounted change of w · score, the true terminal's included: they sum to the score at the end."""
-    first = t.committed_accuracy_before.double().nan_to_num(
-        0.0
-    )  # a host may begin without a finite loss
+    # A host may begin without a finite loss, so without an accuracy.
+    first = t.committed_accuracy_before.double().nan_to_num(0.0)
     before = score(
         first, kept_params(t.before, t.seed_params_before), setting.host_params, setting.price
     )
@@ -293,6 +323,7 @@ def loss_rent(t: Transition, setting: Setting) -> Tensor:
     seed_params = (
         torch.where(t.after.age >= LOSS_RENT_GRACE, t.seed_params_after, 0).sum(dim=1).double()
     )
+    # In units of the host, but of no tiny one: its seeds would be ruinous.
     growth = seed_params / max(setting.host_params, weights.rent_floor_params)
     return -(weights.loss.rent_weight * growth.log1p()).clamp(
         max=weights.rent_cap / setting.episode_steps
@@ -333,7 +364,7 @@ MIN_HOLDING_STEPS = 3  # dwell in HOLDING for the full bonus; ours, for episodes
 
 # A contribution far above the seed's own progress; ours.
 RATIO_MIN_CONTRIBUTION = 1.0  # points: below it no ratio is formed
-# Points: at or below it the ratio is not formed but the contribution itself is suspect
+# Points: at or below it the ratio is not formed but the contribution itself is suspect.
 RATIO_SAFE_PROGRESS = 0.1
 RATIO_LIMIT = 5.0
 RATIO_PENALTY_MAX = 0.3
@@ -362,6 +393,8 @@ def attributed(contribution: Tensor, gain: Tensor) -> Tensor:
 
     c for c < p, 2pc/(p+c) for c ≥ p, 0 for p ≤ 0 (the gain is not the seed's), and c itself when it harms.
     """
+    # c > p: leaving the seed out costs more than was gained since it came, as the host has come to lean on it. The
+    # harmonic mean lies between both, and is p where they agree.
     c = contribution
     p = gain
     helpful = torch.where(p > 0, torch.where(c >= p, 2.0 * p * c / (p + c), c), 0.0)
@@ -398,6 +431,7 @@ def discounted_change(before: Tensor, after: Tensor, t: Transition, gamma: float
 @term("rent")
 def rent(t: Transition, setting: Setting) -> Tensor:
     """Charge -min(w ln(1+g), cap) / T: the cap bounds an episode's rent, so accuracy dominates parameter cost."""
+    # What is blended in by half costs half; the slot itself costs from the start.
     weights = setting.weights
     occupied = t.seed_params_after > 0
     alpha = torch.where(occupied, t.after.alpha.double(), 0.0)
@@ -432,6 +466,7 @@ def fossilize(t: Transition, setting: Setting) -> Tensor:
     def of_target(values: Tensor) -> Tensor:
         return values.gather(1, t.slot[:, None])[:, 0]
 
+    # As of s, before the op: fossilizing must not change what it is judged by.
     c = of_target(significant_contribution(t.before, setting.weights.contribution_threshold_pct))
     legitimacy = (of_target(t.before.dwell).double() / MIN_HOLDING_STEPS).clamp(max=1.0)
     bonus = setting.weights.shaped.fossilize_weight * math.tanh(1 / 3) * legitimacy
@@ -476,9 +511,8 @@ def escrow_after(t: Transition, setting: Setting) -> Tensor:
     target = (weights.shaped.contribution_weight * attributed(c, p) + suspicion(c, p)).clamp(
         min=0.0
     )
-    germinated = (
-        t.after.germinations != t.before.germinations
-    )  # it has nothing of what is remembered of another
+    # A new seed has nothing of what is remembered of another.
+    germinated = t.after.germinations != t.before.germinations
     advanced = torch.minimum(
         target, t.ledgers["escrow"].masked_fill(germinated, 0.0) + weights.escrow.clip
     )

@@ -67,9 +67,9 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     def step(
         self, action: np.int64 | int
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        # A forbidden action is played as WAIT, which is row 0 of the grammar, and said: agents without masks can learn.
         legal = bool(self.action_masks()[int(action)])
-        # A forbidden action is played as WAIT, and said.
-        factored = self._actions[int(action) if legal else 0][None]  # row 0 of the grammar is WAIT
+        factored = self._actions[int(action) if legal else 0][None]
         self._observation, reward, terminated, truncated, step = self._env.step(factored)
         info = {
             "action_mask": self.action_masks(),
@@ -110,8 +110,16 @@ def vector_growth_env(
     rng_seed: int = 1,
     device: str = "cpu",
 ) -> GrowthEnv:
-    """Make an environment of ``num_envs`` hosts on the data given, or on the prepared ones, of which the tasks of
-    training are drawn; actions, observations, masks and rewards are tensors on the device.
+    """Make a vector environment, whose actions, observations, masks and rewards are tensors on the device.
+
+    Args:
+        num_envs: How many hosts.
+        train: Settings; by default those of params.py.
+        dataset_train: Samples that hosts learn from; by default those of ``prepared``.
+        dataset_val: Samples that hosts are measured on; likewise.
+        prepared: Folder of prepared data, of which the tasks of training are drawn.
+        rng_seed: Every draw is a hash of it.
+        device: Where everything is.
     """
     of_training = None if dataset_train else len(read_meta(Path(prepared)).of_group("train"))
     dataset_train = dataset_train or load_split(Path(prepared), "train", device)

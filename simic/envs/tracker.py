@@ -9,12 +9,10 @@ from torch import Tensor
 from simic.growth.life.lifecycle import TIE_PCT
 
 WINDOW = 10
-# Accuracy gain in points below which an epoch counts as a plateau; a fall counts too
+# Accuracy gain in points below which an epoch counts as a plateau; a fall counts too.
 PLATEAU_PCT = 0.5
-STABLE_RANGE = (
-    -0.05,
-    0.03,
-)  # relative improvement of the loss within which an epoch counts as stable
+# Relative improvement of the loss within which an epoch counts as stable.
+STABLE_RANGE = (-0.05, 0.03)
 STABLE_EPOCHS = 3
 
 
@@ -31,6 +29,7 @@ class Tracker:
 
     @classmethod
     def empty(cls, envs: int, device: torch.device | str = "cpu") -> Self:
+        # Tensors are never written in place, so two fields may begin as one.
         history = torch.full((envs, WINDOW), torch.nan, device=device)
         counts = torch.zeros(envs, dtype=torch.int64, device=device)
         best = torch.full((envs,), torch.nan, device=device)
@@ -80,6 +79,7 @@ def update(tracker: Tracker, loss: Tensor, accuracy: Tensor) -> Tracker:
     low, high = STABLE_RANGE
     # Comparisons with NaN are False: a missing loss is never stable.
     run = torch.where((improvement > low) & (improvement < high), tracker.stable_run + 1, 0)
+    # fmax ignores NaN: an epoch that was not measured takes no record away.
     best = torch.fmax(tracker.best_accuracy, accuracies[:, -1])
     return Tracker(
         losses, accuracies, plateau, best, run, tracker.stabilised | (run >= STABLE_EPOCHS)

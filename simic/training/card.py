@@ -48,7 +48,14 @@ def validated(manifest: Manifest) -> str:
 
 
 def growth_card(learned: Learned, manifest: Manifest, meta: Meta, results: str) -> str:
-    """Write the card of a controller of growth."""
+    """Write the card of a controller of growth.
+
+    Args:
+        learned: The policy.
+        manifest: Of the checkpoint that it comes from.
+        meta: Of the prepared data.
+        results: Paragraphs in Markdown.
+    """
     train = learned.train
     return f"""# A controller of growth, trained on {meta.source}
 
@@ -77,7 +84,14 @@ From the folder with `policy` and `program`:
 
 
 def gym_card(learned: Learned, manifest: Manifest, meta: Meta, results: str) -> str:
-    """Write the card of an agent that controls a Gymnasium environment."""
+    """Write the card of an agent that controls a Gymnasium environment.
+
+    Args:
+        learned: The policy.
+        manifest: Of the checkpoint that it comes from.
+        meta: Of the description of the environment.
+        results: Paragraphs in Markdown.
+    """
     train = learned.train
     return f"""# An agent for {meta.source}
 
@@ -102,6 +116,7 @@ def _weights(learned: Learned) -> int:
 
 def data_used(meta: Meta, data_sha256: str) -> str:
     """Say where the data came from, their licence, their number."""
+    # Many kinds are counted, few are named.
     tasks = [task for task in meta.tasks if task.group == "train"]
     kinds = list(dict.fromkeys(task.kind for task in tasks))
     samples = ", ".join(f"{count} {split}" for split, count in meta.samples.items())

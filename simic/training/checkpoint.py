@@ -46,9 +46,8 @@ class Manifest(BaseModel):
     params_sha256: str
     data_sha256: str
     machine: Machine
-    specs: dict[
-        str, Any
-    ]  # what the policy sees and decides, enough to build it without the environment
+    # what the policy sees and decides, enough to build it without the environment
+    specs: dict[str, Any]
     scalars: dict[str, Scalar]
 
     def to_json(self) -> bytes:
@@ -193,6 +192,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], manifest: Manifest, kept_te
         manifest: The rest; its hash of the tensors is filled in.
         kept_text: What stays where writing fails, for the message.
     """
+    # The manifest is written last and holds the hash of the rest: with it, all of it is there.
     content = save(dict(tensors))
     manifest = manifest.model_copy(update={"sha256": {STATE_FILE: durable.sha256_of(content)}})
     try:
@@ -255,6 +255,7 @@ def refuse_edited(checkpoint: Checkpoint, links: Mapping[int, str]) -> None:
     """Raise ``Edited`` where tensors and counters do not give the link of the hash chain that telemetry has of the
     iteration; ``links`` by iterations done. Without the link before it nothing can be said.
     """
+    # Computed again from what is in the checkpoint: who edits tensors can mend their sha256, but not the log's links.
     iteration = checkpoint.manifest.iteration
     scalars = checkpoint.manifest.scalars
     before = links.get(iteration - 1) if iteration > 1 else ""
@@ -269,6 +270,7 @@ def refuse_edited(checkpoint: Checkpoint, links: Mapping[int, str]) -> None:
 
 def link(scalars: Mapping[str, Scalar], tensors: Mapping[str, Tensor]) -> str:
     """Hash the next link of the chain: of the counters, which hold the link before, and of every tensor."""
+    # Name, type and shape as well: equal bytes under another name are another state.
     hasher = hashlib.sha256(json.dumps(scalars, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -17,9 +17,8 @@ class Collector:
 
     def __init__(self, table: dict[str, Column]):
         self._table = table
-        self._steps: dict[
-            torch.dtype, list[Tensor]
-        ] = {}  # of each type one flat tensor [E, n] a step
+        # Of each type one flat tensor [E, n] a step.
+        self._steps: dict[torch.dtype, list[Tensor]] = {}
         self._shapes: dict[torch.dtype, dict[str, torch.Size]] = {}
 
     def add(self, columns: dict[str, Tensor]) -> None:
@@ -55,12 +54,8 @@ class Collector:
         return columns
 
 
-NO_COLUMNS = (
-    COMPONENTS,
-    "blueprint",
-    "score",
-    "replaced",
-)  # of a step's info: recorded otherwise, or not at all
+# Of a step's info: recorded otherwise, or not at all.
+NO_COLUMNS = (COMPONENTS, "blueprint", "score", "replaced")
 
 
 def step_tensors(step: StepRecord) -> dict[str, Tensor]:
@@ -99,10 +94,9 @@ class Tally:
         self.panicked = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         # Sum and count of the gradient norms of the host, and of its seeds.
         self.norms = torch.zeros(4, env.num_envs, dtype=torch.float64, device=env.device)
+        # Every episode begins without seeds.
         shape = (env.num_envs, env.host.slots)
-        self.stage = torch.full(
-            shape, int(Stage.DORMANT), device=env.device
-        )  # every episode begins without seeds
+        self.stage = torch.full(shape, int(Stage.DORMANT), device=env.device)
         self.last: dict[str, Tensor] = {}  # columns that the newest step has of the whole episode
 
     def add(self, reward: Tensor, info: StepInfo) -> None:
@@ -151,10 +145,9 @@ ROLLBACK, REFUSED, STAGE = range(3)  # what an event is about
 
 def events(steps: Columns) -> EventColumns:
     """List the events of an episode by step and host: rollbacks, refusals of a gate, changed stages of slots."""
+    # Episodes begin without seeds.
     stage = steps["stage"].astype(np.int64)
-    stage_before = np.concatenate(
-        (np.full_like(stage[:1], Stage.DORMANT), stage[:-1])
-    )  # episodes begin without seeds
+    stage_before = np.concatenate((np.full_like(stage[:1], Stage.DORMANT), stage[:-1]))
     refused = (steps["gate"] >= 0) & ~steps["gate_passed"]
     # A new seed in the place of a live one may be in the same stage at the end of its first step.
     germinated = (steps["effective_op"] == Op.GERMINATE)[..., None]

@@ -21,9 +21,8 @@ from simic.training.episodes import Collector, Tally, step_tensors
 from simic.training.learned import LearnedActor
 from simic.training.task import RolloutColumns, RolloutRecorder, Task
 
-VALIDATION_ITERATION = (
-    1 << 41
-)  # a namespace of its own: no training (≤ 10^6) and no evaluation episode (1 << 40)
+# A namespace of its own: no training (≤ 10^6) and no evaluation episode (1 << 40).
+VALIDATION_ITERATION = 1 << 41
 
 T = TypeVar("T")
 
@@ -62,8 +61,15 @@ class GrowthTask(Task):
     ) -> Columns:
         """Play one greedy episode of every host; of a suite on tasks that no update sees, one after another.
 
-        ``DECIDED [E, T, K]`` is the index of the choice of every head. The environment is left at the end of these
-        episodes.
+        The environment is left at the end of these episodes.
+
+        Args:
+            policy: Who decides.
+            normalizers: Its scales, which stay as they are.
+            on_step: Is called after each step, and may raise.
+
+        Returns:
+            The columns of the episodes, and ``DECIDED [E, T, K]``, the index of the choice of every head.
         """
         env = self.env
         # The bank has tasks of training first, then those of validation; a data set alone has one task for both.

@@ -21,7 +21,8 @@ from simic.telemetry.columns import ACTIONS, DECIDED, EVENTS, GYM, Array, Column
 from simic.telemetry.rows import FindingRow
 from simic.training.task import RolloutColumns, RolloutRecorder, Task
 
-_ODD = np.int64(0x2545F4914F6CDD1D)  # a multiplier of MCG 64 (Steele, Vigna 2022)
+# A multiplier of MCG 64 (Steele, Vigna 2022); odd, so that a multiplication loses no bit.
+_ODD = np.int64(0x2545F4914F6CDD1D)
 
 
 def hashed(features: Tensor) -> Tensor:
@@ -57,6 +58,7 @@ class GymTask(Task):
 
     def keep_position(self, end: Position) -> None:
         """Note where a rollout ended; the state is of that moment."""
+        # Copied now: a run that is stopped inside the next rollout saves the state of this moment.
         memory = {"h": end.state.h.clone(), "c": end.state.c.clone(), "starts": end.starts.clone()}
         self._position = end
         self._state = {**self.env.state_dict(), **memory}
@@ -87,6 +89,7 @@ class GymTask(Task):
     def validate(
         self, policy: ActorCritic, normalizers: Normalizers, on_step: Callable[[], None]
     ) -> Columns:
+        # Environments of their own: those of training are in the middle of their episodes.
         env = open_gym(self.params.prepare.gym, self.params.rng_seed, self.env.env_ids, VALIDATION)
         try:
             episodes = play(env, policy_decides(policy, normalizers, env.num_envs), on_step=on_step)
@@ -164,7 +167,17 @@ def tally_episodes(steps: Mapping[str, Array], running: Array) -> Columns:
 
 
 def opened(params: Params, prepared: Path, env_ids: Tensor) -> AnyGym:
-    """Open the environments of training; SimicError where they are not those that were prepared."""
+    """Open the environments of training.
+
+    Args:
+        params: The whole of params.yaml.
+        prepared: Folder of prepared data, with the description of the environment.
+        env_ids: Numbers of the environments of this process, int64 ``[E]``.
+
+    Raises:
+        SimicError: They are not those that were prepared.
+    """
+    # Another version of a library may be another environment: the description holds versions and hashes of files.
     text = read_file(prepared / ENVIRONMENT_FILE, 1_000_000, "run simic prepare first")
     if durable.checked(text) != describe(params.prepare.gym):
         raise SimicError(

@@ -35,6 +35,7 @@ def stop_at_once(doing: str) -> Iterator[None]:
 
     What it writes must not touch earlier outputs before it is whole.
     """
+    # Where the handler runs in code that drops exceptions, the first signal would be lost.
     reported = sys.unraisablehook
 
     def stop(number: int) -> None:
@@ -83,6 +84,7 @@ def _first_signal(act: Callable[[int], None]) -> Iterator[threading.Event | None
     if threading.current_thread() is not threading.main_thread():
         yield None
         return
+    # A second signal does what it did before this block: by default it ends the process.
     former = {number: signal.getsignal(number) for number in SIGNALS}
     received = threading.Event()
 

@@ -14,6 +14,7 @@ def chosen(params: Params) -> list[int]:
     They do not depend on how many there are, so that the log of a training made longer is that of one of that length;
     one of the last two fifths is always among them.
     """
+    # Stretches grow by a quarter, so that their number grows with the logarithm of the length.
     numbers = list(range(FEW))
     first = FEW
     while numbers[-1] < params.train.iterations:

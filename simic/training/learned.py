@@ -58,6 +58,7 @@ class Learned:
         scales: dict[str, Tensor],
         device: torch.device | str,
     ) -> Self:
+        # An untrained policy of these sizes takes over weights, then scales; nothing of it learns any more.
         action_spec, observation_spec = parse_specs(specs)
         policy = ActorCritic(action_spec, observation_spec, train.policy)
         refuse_mismatch(f"the policy after {iteration} iterations", policy.state_dict(), weights)
@@ -75,6 +76,7 @@ class Learned:
 
     def save(self, target: Path) -> None:
         """Write ``target`` as a whole: weights.safetensors and policy.json."""
+        # Weights and scales belong together: a policy is wrong under other scales.
         policy = {f"policy.{name}": tensor for name, tensor in self.policy.state_dict().items()}
         parts = policy | self.normalizers.state_dict()
         tensors = {name: tensor.cpu().contiguous() for name, tensor in parts.items()}
@@ -94,6 +96,7 @@ class Learned:
     @classmethod
     def load(cls, path: Path, device: torch.device | str = "cpu") -> Self:
         """Load a directory that ``save`` wrote, verified; SimicError naming the file that is missing or damaged."""
+        # Both files are read before either is believed.
         card_file = path / CARD_FILE
         try:
             card_content = card_file.read_bytes()
@@ -144,6 +147,7 @@ class LearnedActor:
 
     def act(self, situation: Situation) -> Action:
         """Choose the likeliest action, or draw one from the policy's distribution."""
+        # The memory needs no reset: all hosts begin and end together.
         observation = self.normalizers.see(situation.observation)
         noise = (
             None

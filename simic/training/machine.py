@@ -49,6 +49,7 @@ def configure(runtime: Runtime) -> torch.device:
     """Set threads, deterministic algorithms and float32 precision of the process; return the device to train on."""
     if runtime.device == "cuda" and not torch.cuda.is_available():
         raise SimicError("runtime.device = 'cuda': torch sees no CUDA device; use cpu or auto")
+    # The device; then what every number depends on, set once for the process.
     name = (
         ("cuda" if torch.cuda.is_available() else "cpu")
         if runtime.device == "auto"

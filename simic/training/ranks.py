@@ -78,6 +78,7 @@ class Ranks:
         """Tell whether a flag is true in any process."""
         if self.size == 1:
             return flag
+        # NCCL exchanges tensors of a GPU alone.
         raised = torch.tensor(float(flag), device="cuda" if dist.get_backend() == "nccl" else "cpu")
         dist.all_reduce(raised, dist.ReduceOp.MAX)
         return bool(raised)

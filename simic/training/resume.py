@@ -99,12 +99,11 @@ def usable(
     """Find the newest good checkpoint that has all of its telemetry, and what is wrong with newer ones."""
     damaged: dict[int, Damaged] = {}
     for iteration in reversed(store.numbers()):
+        # Whole in itself, with its part of the log (an earlier checkpoint makes lost rows again), and of this run.
         try:
             checkpoint = store.read(iteration)
             extent = extent_of(checkpoint.manifest)
-            if (
-                lost := telemetry.damage(extent)
-            ) is not None:  # an earlier checkpoint makes these rows again
+            if (lost := telemetry.damage(extent)) is not None:
                 raise Damaged(f"{lost}, but checkpoint {checkpoint.path.name} needs it")
             refuse_edited(checkpoint, telemetry.links(extent))
         except Damaged as damage:
@@ -151,7 +150,16 @@ def _best(
 
 
 def damage_of(store: CheckpointStore, iteration: int, links: Mapping[int, str]) -> Damaged | None:
-    """Say what is wrong with a checkpoint, held against the hash chain; None where it is good."""
+    """Say what is wrong with a checkpoint, held against the hash chain.
+
+    Args:
+        store: The checkpoints of the run.
+        iteration: Iterations done at this one.
+        links: The hash chain, by iterations done.
+
+    Returns:
+        The damage; None where it is good.
+    """
     try:
         refuse_edited(store.read(iteration), links)
     except Damaged as damage:

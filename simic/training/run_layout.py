@@ -13,6 +13,7 @@ FILES = (IDENTITY, starts.RUN_FILE, timing.TIMING_FILE)
 
 def make_room(work_dir: Path) -> None:
     """Put aside a file that stands where a folder belongs, and a folder where a file does."""
+    # Put aside, not removed: it may be somebody's, and a run must not fail over it hours later.
     for name in (*FOLDERS, *FILES):
         path = work_dir / name
         if path.exists() and path.is_dir() is not (name in FOLDERS):

@@ -111,6 +111,7 @@ def open_session(
     Raises:
         SimicError: Another process holds the lock, or what is there belongs to other params or data.
     """
+    # What this training would be made from; a checkpoint is compared with it.
     device = machine.configure(runtime_for(params, ranks))
     shared = layout(params, device, ranks)
     identity = RunIdentity(
@@ -120,10 +121,9 @@ def open_session(
     )
     store = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last)
     with ExitStack() as files:
+        # Go on in the checkpoint's groups of hosts, so that any number of processes goes on bit for bit.
         start = ranks.from_first(lambda: _choose_start(files, work_dir, store, identity, fresh))
-        if (
-            start.checkpoint is not None
-        ):  # in its groups, so that any number of processes goes on bit for bit
+        if start.checkpoint is not None:
             shared = layout(params, device, ranks, start.checkpoint.manifest.machine.group)
             identity = replace(identity, machine=_describe(params, device, shared, ranks))
 
@@ -147,7 +147,8 @@ def open_session(
             _note_start(
                 work_dir, iteration, recorder.dropped, [*start.findings, *lost], code, changed_files
             )
-        del start  # the checkpoint's tensors are not kept beside the state they were loaded into
+        # The checkpoint's tensors are not kept beside the state they were loaded into.
+        del start
         yield Session(params, work_dir, state, recorder, store, identity, findings, ranks)
 
 
@@ -201,7 +202,7 @@ def _note_start(
 
 
 def _command() -> str:
-    """Return how this process was started: ``simic run -S train.iterations=30``, ``python -m prefect.engine``."""
+    """Write how this process was started: ``simic run -S train.iterations=30``, ``python -m prefect.engine``."""
     program, *arguments = sys.orig_argv[1:] or ["python"]
     words = ["python", program] if program.startswith("-") else [Path(program).name]
     return shlex.join([*words, *arguments])

@@ -25,7 +25,7 @@ class Counters:
     iteration: int = 0  # iterations done
     env_steps: int = 0  # valid environment steps
     rollbacks: int = 0
-    # Hosts that run at once since the memory did not suffice for all; 0 = it always did
+    # hosts that run at once since the memory did not suffice for all; 0 = it always did
     group: int = 0
     best_score: float | None = None  # mean committed validation accuracy, points
     best_iteration: int | None = None  # iterations done when it was reached
@@ -45,7 +45,8 @@ class TrainState:
         self.counters = Counters()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return CPU copies by name, ``ppo/…``, ``normalizers/…`` and ``task/…``."""
+        """Copy all to the CPU by name, ``ppo/…``, ``normalizers/…`` and ``task/…``."""
+        # One entry for each environment: those of all processes together, so that any number of them can go on.
         normalizers = self.normalizers.state_dict()
         if BY_ENVIRONMENT in normalizers:
             normalizers[BY_ENVIRONMENT] = self.ranks.whole(normalizers[BY_ENVIRONMENT])
@@ -74,6 +75,7 @@ class TrainState:
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> list[FindingRow]:
         """Restore the tensors alone; findings where that is not exact."""
+        # Names first: nothing is exchanged where one is missing or unknown.
         _refuse_other_names(self.tensors(), tensors)
         self.ppo.load_state_dict(part_of(tensors, "ppo/"))
         normalizers = part_of(tensors, "normalizers/")
@@ -84,7 +86,7 @@ class TrainState:
         return [] if inexact is None else [inexact]
 
     def sha256(self) -> str:
-        """Return the hash of all tensors, whatever came before."""
+        """Hash all tensors, whatever came before."""
         return checkpoint.link({}, self.tensors())
 
     def link(self) -> str:

@@ -32,7 +32,7 @@ class RolloutRecorder(ABC):
 
     @abstractmethod
     def columns(self, rollout: Rollout) -> RolloutColumns:
-        """Return the telemetry of the finished rollout."""
+        """Hand out the telemetry of the finished rollout."""
 
 
 class Task(ABC):
@@ -44,7 +44,7 @@ class Task(ABC):
 
     @property
     def envs_at_once(self) -> int:
-        """Return how many environments run at once; fewer than all where the memory did not suffice."""
+        """How many environments run at once; fewer than all where the memory did not suffice."""
         return self.env.num_envs
 
     @envs_at_once.setter  # noqa: B027 - by default all run at once
@@ -53,17 +53,17 @@ class Task(ABC):
 
     @abstractmethod
     def steps_of(self, iteration: int) -> int:
-        """Return the number of steps of a rollout."""
+        """Choose the number of steps of a rollout."""
 
     def position(self) -> Position | None:
-        """Return where the next rollout goes on; None: it begins with a reset."""
+        """Tell where the next rollout goes on; None: it begins with a reset."""
         return None
 
     def keep_position(self, end: Position) -> None:  # noqa: B027 - nothing to keep where rollouts begin with a reset
         """Note where a rollout ended."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what goes on from rollout to rollout, as it was between the last two."""
+        """Copy what goes on from rollout to rollout, as it was between the last two."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> FindingRow | None:
@@ -72,7 +72,7 @@ class Task(ABC):
 
     @abstractmethod
     def recorder(self) -> RolloutRecorder:
-        """Return a recorder of the rollout that begins now."""
+        """Make a recorder of the rollout that begins now."""
 
     @abstractmethod
     def events(self, steps: Columns) -> EventColumns:
@@ -88,12 +88,17 @@ class Task(ABC):
     ) -> Columns:
         """Play the episodes that choose the best checkpoint: greedy, always the same ones, seen by no update.
 
-        ``on_step`` is called after each step and may raise; scales stay as they are. Beside the columns of the episodes
-        it returns ``DECIDED``, what was decided.
+        Args:
+            policy: Who decides.
+            normalizers: Its scales, which stay as they are.
+            on_step: Is called after each step, and may raise.
+
+        Returns:
+            The columns of the episodes, and ``DECIDED``, what was decided.
         """
 
     def score(self, episodes: Columns) -> float:
-        """Return the score of validation episodes."""
+        """Score validation episodes: the mean of ``score_column`` over all of them."""
         scores = episodes[self.score_column].tolist()
         return sum(scores) / len(scores)
 

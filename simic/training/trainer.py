@@ -22,7 +22,7 @@ from simic.training.session import Session
 from simic.training.state import Counters
 from simic.training.task import RolloutColumns
 
-# Optimiser steps of a run with a non-finite loss or gradient; ours: more is no accident
+# Optimiser steps of a run with a non-finite loss or gradient; ours: more is no accident.
 SKIPPED_STEPS_BUDGET = 10
 
 # Findings that end a run whatever train.stop_on says: a budget is spent, or the policy cannot decide.
@@ -80,8 +80,15 @@ def train(
 ) -> Counters:
     """Train up to ``train.iterations``; the best and the latest checkpoint are in the session's store then.
 
-    Raises ``Interrupted`` when ``stop`` is set (looked at after every environment step) and ``StoppedByFinding``; in
-    either case the same call in a new session goes on from the last whole iteration, bit for bit.
+    Args:
+        session: An open run, at its start or where it goes on.
+        observers: What watches it, in the order in which they are told.
+        stop: Ends the run when it is set; it is looked at after every environment step.
+
+    Raises:
+        Interrupted: ``stop`` was set. Here and below, the same call in a new session goes on from the last whole
+            iteration, bit for bit.
+        StoppedByFinding: A finding is fatal or as grave as ``train.stop_on``.
     """
     run = TrainingRun(session, observers, stop or threading.Event())
     with run.observed():
@@ -127,6 +134,7 @@ class TrainingRun:
             start_iteration=self.counters.iteration,
             report=self.report,
         )
+        # What was found when the run was opened is reported now that somebody listens.
         try:
             for observer in self.observers:
                 observer.on_start(info)
@@ -168,6 +176,7 @@ class TrainingRun:
         """Play the rollout of the hosts of this process."""
         self.loop.step = 0
 
+        # After each step, as an episode takes long: a stop is heeded within one epoch of the hosts.
         def on_step(step: StepRecord) -> None:
             self.loop.step = step.step + 1
             for observer in self.observers:
@@ -178,6 +187,7 @@ class TrainingRun:
 
     def _report_shortage(self, iteration: int) -> None:
         """Report where fewer hosts fit at once than before; part of the state, as it changes the last bits."""
+        # The least that fits in any process: the state is one, so all go on in groups of that size.
         task = self.session.task
         task.envs_at_once = fits = min(self.ranks.gather(task.envs_at_once))
         if fits < (self.counters.group or task.env.num_envs):
@@ -192,6 +202,7 @@ class TrainingRun:
 
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """Run one update of PPO, and the checks of it that can end a run."""
+        # Only steps that were learned from count.
         ppo = self.state.ppo
         metrics = self._timed("update", lambda: ppo.update(rollout, iteration))
         self.counters.env_steps += metrics.samples
@@ -213,6 +224,7 @@ class TrainingRun:
 
     def validate(self, iteration: int) -> Validation:
         """Play the same greedy episodes every ``validate_every`` iterations and after the last; keep the best score."""
+        # After the last one too, whatever the interval: that checkpoint may be the best.
         iterations = iteration + 1
         if iterations % self.settings.validate_every and iterations != self.settings.iterations:
             return Validation()
@@ -236,7 +248,14 @@ class TrainingRun:
     def record(
         self, iteration: int, collection: Collection, metrics: UpdateMetrics, validation: Validation
     ) -> None:
-        """Make the iteration whole: counters and hash chain; tell the observers; then write all of it."""
+        """Make the iteration whole: counters and hash chain; tell the observers; then write all of it.
+
+        Args:
+            iteration: Its number, from 0.
+            collection: What was learned from, with its telemetry.
+            metrics: Of the update.
+            validation: Empty where none was due.
+        """
         started = time.perf_counter()
         task = self.session.task
         columns = collection.columns
@@ -262,7 +281,7 @@ class TrainingRun:
         )
         for observer in self.observers:
             observer.on_iteration(update, columns.episodes)
-        # On disk before the iteration counts as whole.
+        # On disk before the iteration counts as whole: a checkpoint refers to this file by its hash.
         self.session.recorder.write(
             Iteration(
                 update=update,
@@ -275,17 +294,20 @@ class TrainingRun:
                 layout=task.layout,
             )
         )
+        # Wall times differ between equal runs, so they have a file of their own.
         self.loop.seconds["record"] = time.perf_counter() - started
         times = {
             f"{phase}_seconds": round(self.loop.seconds.get(phase, 0.0), 6) for phase in PHASES
         }
         self.session.recorder.time(TimingRow(iteration=iteration, **times))
+        # Only now may a finding end the run: everything that led to it is on disk.
         self.loop.moved = self.loop.saved = False
         self.loop.step = 0
         self._end_if_grave()
 
     def checkpoint(self) -> None:
         """Save every ``checkpoint_every`` iterations, at a new best and at the end."""
+        # A new best is saved at once, since the next update moves on from it.
         iterations = self.counters.iteration
         is_last = iterations == self.settings.iterations
         is_due = iterations % self.session.params.runtime.checkpoint_every == 0
@@ -326,6 +348,7 @@ class TrainingRun:
         )
 
     def _end_if_grave(self) -> None:
+        # All processes end together, or the others would wait for this one for ever.
         findings = self.ranks.gather(self.loop.ending)
         self.loop.ending = next((finding for finding in findings if finding is not None), None)
         if self.loop.ending is not None:
@@ -380,6 +403,7 @@ class TrainingRun:
 
     def _interrupted(self) -> Interrupted:
         """Go back to the end of the last whole iteration, saved if the state is still that of it."""
+        # Findings of the unfinished iteration come again with it.
         self.session.recorder.forget()
         if self.counters.iteration and not self.loop.moved and not self.loop.saved:
             self._save()

@@ -33,8 +33,8 @@ FAULTS: Faults = {
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch(
             ROLLOUT,
-            "(rollout.values[1:], policy.value(normalizers.see(observation), state)[None])",
-            "(rollout.values[:-1], policy.value(normalizers.see(observation), state)[None])",
+            "(rollout.values[1:], value_after[None])",
+            "(rollout.values[:-1], value_after[None])",
         ),
     ),
     "value-target-is-advantage": fault(
