@@ -17,10 +17,10 @@ def test_log_probabilities_of_acting_carry_no_gradient_and_those_of_replay_do() 
     rollout = make_rollout(policy, episodes(4, 6), 6)
     for tensor in (rollout.log_probs, rollout.values, rollout.next_values, rollout.state.h):
         assert not tensor.requires_grad
-    seen = policy.rescore(
+    rescored = policy.rescore(
         rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
     )
-    assert seen.log_probs.requires_grad and seen.values.requires_grad
+    assert rescored.log_probs.requires_grad and rescored.values.requires_grad
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "none"])
@@ -41,10 +41,10 @@ def test_every_width_of_the_memory_comes_from_the_policy() -> None:
         policy = ActorCritic(HIERARCHY, SEEN, sizes, rng_seed=1)
         rollout = make_rollout(policy, episodes(2, 3), 3)
         assert rollout.state.h.shape == (2, width)
-        seen = policy.rescore(
+        rescored = policy.rescore(
             rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
         )
-        assert torch.allclose(replayed.log_probs, rollout.log_probs, atol=1e-5)
+        assert torch.allclose(rescored.log_probs, rollout.log_probs, atol=1e-5)
 
 
 def test_scales_live_on_the_device_they_were_made_for() -> None:

@@ -33,7 +33,7 @@ POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entro
 def gradients(
     policy: ActorCritic, rollout: Rollout, settings: params.PPOParams, entropy_coef: float = 0.0
 ) -> list[torch.Tensor]:
-    found = losses(
+    terms = losses(
         rescore(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, entropy_coef
     )
     return list(
@@ -78,24 +78,26 @@ def test_the_clipped_objective_by_hand_of_the_whole_action_and_of_each_head() ->
     assert joint.item() == pytest.approx(1.2)
 
 
-def test_value_loss_is_half_the_mean_squared_error(played) -> None:
-    policy, rollout = played
-    seen = rescore(policy, rollout)
-    found = losses(seen, rollout, head_usage(policy, rollout, 1), standard.PPOParams(), 0.0).sums[
-        "value_loss"
-    ]
-    errors = (seen.values - rollout.returns)[rollout.valid].tolist()
-    assert found.item() == pytest.approx(sum(0.5 * error**2 for error in errors) / len(errors))
+def test_value_loss_is_half_the_mean_squared_error(episode) -> None:
+    policy, rollout = episode
+    rescored = rescore(policy, rollout)
+    value_loss = losses(
+        rescored, rollout, head_usage(policy, rollout, 1), standard.PPOParams(), 0.0
+    ).sums["value_loss"]
+    errors = (rescored.values - rollout.returns)[rollout.valid].tolist()
+    assert value_loss.item() == pytest.approx(sum(0.5 * error**2 for error in errors) / len(errors))
 
 
-def test_entropy_counts_a_head_only_where_it_had_a_choice(played) -> None:
-    policy, rollout = played
-    seen, used = rescore(policy, rollout), head_usage(policy, rollout, 1)
-    found, means = losses(seen, rollout, used, standard.PPOParams(), 1.0), []
-    sums = found.sums
+def test_entropy_counts_a_head_only_where_it_had_a_choice(episode) -> None:
+    policy, rollout = episode
+    rescored = rescore(policy, rollout)
+    usage = head_usage(policy, rollout, 1)
+    with_bonus = losses(rescored, rollout, usage, standard.PPOParams(), 1.0)
+    means = []
+    sums = with_bonus.sums
     for head in range(4):
         values = [
-            replayed.entropy[t, e, head].item()
+            rescored.entropy[t, e, head].item()
             for t in range(8)
             for e in range(6)
             if rollout.valid[t, e] and choices(rollout, t, e, head) > 1
@@ -104,7 +106,7 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice(played) -> None:
         means.append(sum(values) / len(values))
         assert sums["choice"][head] == len(values)
         assert sums["entropy"][head].item() == pytest.approx(sum(values), rel=1e-9)
-    plain = losses(replayed, rollout, usage, standard.PPOParams(), 0.0)
+    plain = losses(rescored, rollout, usage, standard.PPOParams(), 0.0)
     assert (plain.loss - with_bonus.loss).item() == pytest.approx(sum(means))
 
 
@@ -113,8 +115,8 @@ def test_each_head_has_its_own_entropy_coefficient(episode) -> None:
     usage = head_usage(policy, rollout, 1)
     terms = []
     for coefficient in (torch.tensor([0.1, 0.0, 0.2, 0.1]).double(), 0.0):
-        found.append(
-            losses(rescore(policy, rollout), rollout, used, standard.PPOParams(), coefficient)
+        terms.append(
+            losses(rescore(policy, rollout), rollout, usage, standard.PPOParams(), coefficient)
         )
     op, _, blueprint, style = terms[0].sums["entropy"] / usage.choice_rows
     assert (terms[1].loss - terms[0].loss).item() == pytest.approx(

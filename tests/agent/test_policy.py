@@ -79,10 +79,10 @@ def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(critic: str, 
     """And the values; and no critic pulls at the actor."""
     policy = make_policy(core, sizes=SMALL.model_copy(update={"critic": critic}))
     rollout = make_rollout(policy, episodes(6, 8), 8)
-    seen = rescore(policy, rollout)
-    assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
+    rescored = rescore(policy, rollout)
+    assert torch.allclose(rescored.log_probs, rollout.log_probs, atol=1e-5)
     torch.testing.assert_close(
-        replayed.values[rollout.valid], rollout.values[rollout.valid], rtol=0, atol=1e-5
+        rescored.values[rollout.valid], rollout.values[rollout.valid], rtol=0, atol=1e-5
     )
     assert rollout.log_probs.count_nonzero() > 20
 
@@ -97,10 +97,10 @@ def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(critic: str, 
             if gradient is not None and gradient.any()
         }
 
-    assert reached(replayed.values.sum()) == (
+    assert reached(rescored.values.sum()) == (
         {"critic", "value_head"} if critic == "own" else {"value_head"}
     )
-    assert reached(replayed.log_probs.sum()) == {"actor", "heads", "choice_embeddings"}
+    assert reached(rescored.log_probs.sum()) == {"actor", "heads", "choice_embeddings"}
 
 
 def make_core(kind: str) -> Core:

@@ -1,4 +1,4 @@
-"""Replay under weights that have moved, and what an update may touch."""
+"""Rescore under weights that have moved, and what an update may touch."""
 
 import math
 from dataclasses import replace
@@ -36,8 +36,10 @@ def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
     policy = make_policy(core)
     rollout = make_rollout(policy, episodes(4, 7, None), 7)
     moved(policy)
-    seen = rescore(policy, rollout)
-    state, hidden, values = rollout.state, [], []
+    rescored = rescore(policy, rollout)
+    state = rollout.state
+    hidden = []
+    values = []
     for t in range(7):
         masks = {name: mask[t] for name, mask in rollout.masks.items()}
         readings, state = policy.step(
@@ -45,9 +47,9 @@ def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
         )
         hidden.append(readings.actor.hidden)
         values.append(policy.state_value(readings.value))
-    assert torch.allclose(replayed.hidden, torch.stack(hidden), atol=1e-5)
-    assert torch.allclose(replayed.values, torch.stack(values), atol=1e-5)
-    assert not torch.allclose(replayed.log_probs, rollout.log_probs, atol=1e-2)
+    assert torch.allclose(rescored.hidden, torch.stack(hidden), atol=1e-5)
+    assert torch.allclose(rescored.values, torch.stack(values), atol=1e-5)
+    assert not torch.allclose(rescored.log_probs, rollout.log_probs, atol=1e-2)
 
 
 def test_an_update_leaves_its_rollout_as_it_was() -> None:

@@ -92,10 +92,10 @@ def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_en
     assert torch.equal(rollout.next_values[3, 1], policy.value(scales.see(finals[3]), states[3])[1])
     assert torch.equal(rollout.next_values[:5, 2], rollout.values[1:, 2])
     assert not torch.equal(rollout.next_values[2, 0], rollout.values[3, 0])
-    seen = policy.rescore(
+    rescored = policy.rescore(
         rollout.observation(), rollout.actions, rollout.state, rollout.valid, rollout.starts
     )
-    assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
+    assert torch.allclose(rescored.log_probs, rollout.log_probs, atol=1e-5)
     uncut = policy.rescore(
         rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
     )
