@@ -167,6 +167,7 @@ def mean_measured(values: Array) -> float:
 
 def published(values: Array) -> Array:
     """Convert values to those of tables: int64, flags, or float64 with one bit pattern for NaN."""
+    # NaN has many bit patterns, and equal runs must publish equal bytes.
     if values.dtype.kind != "f":
         return values.astype(np.int64) if values.dtype == np.int16 else values
     return np.where(np.isnan(values), np.nan, values.astype(np.float64))

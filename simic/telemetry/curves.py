@@ -51,6 +51,7 @@ class Curves:
 
     def metrics(self) -> str:
         """Write JSON of the last iteration, and the best validation so far with the iterations done then."""
+        # Of the last row, beside the best so far: what `dvc metrics diff` compares.
         numbers: dict[str, int | float] = {"iterations": 0}
         if self._last is not None:
             row = self._rows[self._last.iteration + 1]

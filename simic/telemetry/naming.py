@@ -23,6 +23,7 @@ PLANTS = (
 
 def run_name(fingerprint: str) -> str:
     """Name the run with this fingerprint, for example ``quiet-rowan-0123abcd``."""
+    # Words from a hash of the whole, so that runs whose fingerprints begin alike have other names.
     number = zlib.crc32(fingerprint.encode())
     quality = QUALITIES[number % len(QUALITIES)]
     plant = PLANTS[number // len(QUALITIES) % len(PLANTS)]

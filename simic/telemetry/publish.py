@@ -58,6 +58,7 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path, states: Collection[in
     Raises:
         SimicError: A file of the log is damaged.
     """
+    # Nothing is derived from a log that is not as it was written.
     log = Chain.of(work_dir / FOLDER)
     if (damage := _damage(log, work_dir, extent)) is not None:
         raise SimicError(
@@ -162,6 +163,7 @@ class TableWriter:
             self._write()
 
     def _write(self) -> None:
+        # One chunk for each group of rows, so that the bytes do not depend on how rows came.
         group = pa.concat_tables(self._pending)
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, group.schema)
@@ -172,6 +174,7 @@ class TableWriter:
 
 def steps_table(iteration: int, steps: Columns) -> pa.Table:
     """Make one row per step and host."""
+    # Step by step, the hosts of a step side by side: the order in which the arrays lie in memory.
     count, hosts = steps["reward"].shape
     axes = {
         "iteration": np.full(count * hosts, iteration),
@@ -185,7 +188,13 @@ def steps_table(iteration: int, steps: Columns) -> pa.Table:
 
 
 def episodes_table(iteration: int, split: str, episodes: Columns) -> pa.Table:
-    """Make one row per host."""
+    """Make one row per host.
+
+    Args:
+        iteration: Number of the iteration, from 0.
+        split: ``train`` or ``validation``.
+        episodes: Columns ``[E]``.
+    """
     hosts = len(episodes["env_id"])
     axes = {
         "iteration": np.full(hosts, iteration),

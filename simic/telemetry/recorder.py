@@ -177,6 +177,7 @@ class Chain:
     @classmethod
     def of(cls, folder: Path) -> Self:
         """Read every file once."""
+        # Hashes of all files first: a damaged one is found by them, whatever is in it.
         chain = cls(folder, {}, {}, {})
         for number in _numbers(folder):
             file = LogFile(path_of(folder, number))
@@ -190,6 +191,7 @@ class Chain:
 
     def damage(self, extent: Extent) -> str | None:
         """Say which file is not what was written, looking from the last one back; None when all are."""
+        # The state vouches for the last file, and each file for the one before it.
         expected = extent.sha256
         for number in reversed(range(extent.files)):
             if self.sha256.get(number) != expected:
@@ -242,6 +244,7 @@ class Recorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        # An error ends the run: findings up to it are still written.
         if kind is None:
             self.flush()
         else:

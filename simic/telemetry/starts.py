@@ -28,6 +28,7 @@ def note(path: Path, start: StartRow) -> None:
     """Add a start, whole or not at all. Where the file is damaged, or missing after an earlier start, a new one begins,
     and that is one of its findings.
     """
+    # A start must not fail over a damaged file that nothing else depends on.
     earlier = list[StartRow]()
     try:
         earlier = read(path) if path.exists() or start.start_iteration else []

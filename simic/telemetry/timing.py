@@ -39,6 +39,7 @@ def keep_before(path: Path, iteration: int) -> int:
     """Rewrite the file without the rows of this and later iterations; return how many before it were damaged, whose
     times become NaN.
     """
+    # What follows is timed again; a row that was lost keeps its place, as rows are found by their number.
     rows = _good(path)[0][:iteration] if path.exists() else []
     unmeasured = dict.fromkeys(TimingRow.model_fields.keys() - {"iteration"}, math.nan)
     lost = [TimingRow(iteration=number, **unmeasured) for number in range(len(rows), iteration)]
