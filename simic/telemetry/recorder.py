@@ -177,7 +177,7 @@ class Chain:
     @classmethod
     def of(cls, folder: Path) -> Self:
         """Read every file once."""
-        # Hashes of all files first: a damaged one is found by them, whatever is in it.
+        # The hash before the content: a damaged file is found by it, whatever is in it.
         chain = cls(folder, {}, {}, {})
         for number in _numbers(folder):
             file = LogFile(path_of(folder, number))
