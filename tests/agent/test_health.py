@@ -43,13 +43,13 @@ def test_a_broken_memory_is_not_called_healthy(broken: float) -> None:
     assert not measured(hidden)["hidden_growth"].isfinite()
 
 
-@pytest.mark.parametrize("own", [0, 1])
-def test_a_minibatch_shared_out_to_processes_is_measured_as_one(own: int) -> None:
+@pytest.mark.parametrize("share", [0, 1])
+def test_a_minibatch_shared_out_to_processes_is_measured_as_one(share: int) -> None:
     hidden = torch.rand(STEPS, ENVS, UNITS, generator=torch.Generator().manual_seed(1))
     valid = EVERY.clone()
     valid[3:, 0] = False
     sums = []  # what the other process adds, in the order of its sums
-    measured(hidden[:, own:], valid[:, own:], lambda x, _: sums.append(x) or x)
-    shared = measured(hidden[:, :own], valid[:, :own], lambda x, _: x + sums.pop(0))
+    measured(hidden[:, share:], valid[:, share:], lambda x, _: sums.append(x) or x)
+    shared = measured(hidden[:, :share], valid[:, :share], lambda x, _: x + sums.pop(0))
     for name, value in measured(hidden, valid).items():
         assert torch.allclose(shared[name], value, rtol=1e-5), name

@@ -14,10 +14,10 @@ def rows(count: int, seed: int = 1) -> torch.Tensor:
     )
 
 
-def assert_moments(found: Moments, of: np.ndarray) -> None:
-    assert found.count == len(of)
-    assert np.allclose(found.mean, of.mean(axis=0), rtol=1e-13)
-    assert np.allclose(found.variance(), of.var(axis=0), rtol=1e-9)
+def assert_moments(moments: Moments, of: np.ndarray) -> None:
+    assert moments.count == len(of)
+    assert np.allclose(moments.mean, of.mean(axis=0), rtol=1e-13)
+    assert np.allclose(moments.variance(), of.var(axis=0), rtol=1e-9)
 
 
 @pytest.mark.parametrize("sizes", [(1, 99), (0, 33, 1, 65, 1)])

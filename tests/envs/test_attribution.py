@@ -41,11 +41,13 @@ def test_configurations_leave_out_what_they_say(make_slots):
         ]
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["answers", "shares of a sequence"])
-def test_contribution_is_the_difference_of_accuracies_and_nan_where_nothing_acts(make_slots, whole):
+@pytest.mark.parametrize("is_whole", [True, False], ids=["answers", "shares of a sequence"])
+def test_contribution_is_the_difference_of_accuracies_and_nan_where_nothing_acts(
+    make_slots, is_whole
+):
     slots = example(make_slots)
     correct = torch.rand(12, 2, 400, generator=torch.Generator().manual_seed(3))
-    correct = correct < 0.6 if whole else correct
+    correct = correct < 0.6 if is_whole else correct
     result = attribution.attribute(slots, correct, torch.ones(12, 2))
     acting = attribution.measurable(slots)
     assert acting.tolist() == [[False, True, True], [False, True, False]]

@@ -25,8 +25,8 @@ def problem_of(suite, name, group="train", instance=0, rng_seed=1):
     return KINDS[suite][name](draws), draws
 
 
-def drawn(suite, name, split="train", n=60, **where):
-    problem, draws = problem_of(suite, name, **where)
+def drawn(suite, name, split="train", n=60, **choices):
+    problem, draws = problem_of(suite, name, **choices)
     return problem.sample(draws.of_split(split), n)
 
 

@@ -74,24 +74,24 @@ def workers_of(process: int) -> list[int]:
 
 
 @cache
-def alone(what: str):
+def alone(case: str):
     """Params and data of a case, its hosts in one process and what they come to; these are left as they are then."""
-    train = TRAIN.model_copy(update=CHANGES.get(what, {}))
+    train = TRAIN.model_copy(update=CHANGES.get(case, {}))
     data = (DATA["cnn"], make_data(seed=1))
-    if what == "tables":
+    if case == "tables":
         data = make_table(tasks=4, seed=1), make_table(tasks=4, samples=40, seed=2)
     env = make(data, 3, 1, train)
     return train, data, env, episode(env)
 
 
-@pytest.mark.parametrize("what", some(["tables", "hot"], "tables"))
+@pytest.mark.parametrize("case", some(["tables", "hot"], "tables"))
 def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where_one_is_lost(
-    what: str,
+    case: str,
 ) -> None:
     """Of tables, seeds are fitted where their host lives, to its task; hot hosts break, and are put back wherever they
     are. The episode of a process that is lost is played again.
     """
-    train, data, single, first = alone(what)
+    train, data, single, first = alone(case)
     two = make(data, 3, 2, train)
     losses = []
     killed = []
@@ -105,8 +105,8 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where
 
     try:
         assert same(first, episode(two))
-        assert any(step_columns["replaced"].any() for step_columns in first) or what != "tables"
-        assert not first[-1]["valid"].all() or what != "hot"
+        assert any(step_columns["replaced"].any() for step_columns in first) or case != "tables"
+        assert not first[-1]["valid"].all() or case != "hot"
         assert all(map(torch.equal, two.committed(data[1]), single.committed(data[1])))
         parameters = [
             [env.population.named_parameters(env.slots, row) for row in range(HOSTS)]
@@ -122,10 +122,10 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where
         two.close()
 
 
-@pytest.mark.parametrize("what", ["hot", "tables"])
-def test_a_group_is_a_population_of_its_own(what: str) -> None:
+@pytest.mark.parametrize("case", ["hot", "tables"])
+def test_a_group_is_a_population_of_its_own(case: str) -> None:
     """Each host gets its own samples, actions, snapshots, also where some break."""
-    train, data, _, together = alone(what)
+    train, data, _, together = alone(case)
     apart = [
         episode(GrowthEnv(train, 1, *data, env_ids=ids)) for ids in torch.arange(HOSTS).split(3)
     ]
