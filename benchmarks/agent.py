@@ -40,11 +40,14 @@ from benchmarks.agent_tasks import (
 from simic import durable
 from simic.agent.agent import Agent, IterationReport, settings, sizes
 
+# No seed is both tuned on and reported.
 TUNING_SEEDS = (1001, 1002)
 WORK = Path(".simic/benchmarks/agent")
 RESULTS = page.RESULTS / "agent.json"
+# Their versions decide what a peer computes.
 PEERS = ("stable-baselines3", "sb3-contrib", "gymnasium", "torch")
-WINDOW = 20  # episodes whose mean return is looked at
+# Episodes whose mean return is looked at.
+WINDOW = 20
 
 
 # --- one training ---
@@ -75,7 +78,7 @@ class Cell:
 
 @cache
 def code(algorithm: str) -> str:
-    """Return what identifies the code of a run: the hash of our agent and its tasks, or the versions of the peers."""
+    """Identify the code of a run: by the hash of our agent and its tasks, or by the versions of the peers."""
     if not algorithm.startswith("simic"):
         return " ".join(f"{name} {version(name)}" for name in PEERS)
     package = Path(simic.__file__).parent
@@ -85,16 +88,17 @@ def code(algorithm: str) -> str:
 
 
 def whole_steps(task: str) -> int:
+    """Round the steps of a task up to whole rollouts, in which everybody trains."""
     return -(-TASKS[task].steps // (ENVS * ROLLOUT)) * ENVS * ROLLOUT
 
 
 def ours(cell: Cell, task: Task) -> None:
     """Train and play simic's agent; what the shared settings leave open is as in its defaults, as with the peers."""
+    # Networks of the same sizes as the peers'.
     core = "lstm" if "LSTM" in cell.algorithm else "none"
     policy = sizes(encoder_units=UNITS, core=core, core_units=UNITS, head_units=UNITS)
-    shared = SHARED | {
-        "value_coef": 2 * SHARED["value_coef"]
-    }  # ours is of ½ (V − R)², theirs of (V − R)²
+    # Our value loss is ½ (V − R)², theirs is (V − R)².
+    shared = SHARED | {"value_coef": 2 * SHARED["value_coef"]}
     ppo = settings(
         minibatches=MINIBATCHES, entropy_coef=0.0, entropy_coef_final=0.0, **shared, **cell.config
     )
@@ -107,6 +111,7 @@ def ours(cell: Cell, task: Task) -> None:
         returns.extend(progress.returns)
         cell.note(progress.env_steps, returns)
 
+    # Playing after training is not timed.
     started = time.perf_counter()
     agent.train(cell.steps, note)
     cell.seconds = time.perf_counter() - started
@@ -139,6 +144,7 @@ def peer(cell: Cell, task: Task) -> None:
     started = time.perf_counter()
     model.learn(cell.steps, callback=Watch())
     cell.seconds = time.perf_counter() - started
+    # Play with the scales of training, in episodes that training did not have.
     fresh = VecNormalize(
         make_vec_env(task.make, ENVS, seed=cell.rng_seed + 10_000),
         training=False,
@@ -150,12 +156,13 @@ def peer(cell: Cell, task: Task) -> None:
 
 
 def build(cell: Cell, env: Any) -> tuple[Any, Callable]:
-    """Return the peer's model with the settings everybody has, and what evaluates it."""
+    """Build the peer's model with the settings that everybody has, and find what evaluates it."""
     from sb3_contrib import MaskablePPO, RecurrentPPO
     from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_masked
     from stable_baselines3 import PPO
     from stable_baselines3.common.evaluation import evaluate_policy
 
+    # Each peer is the variant of PPO for its task.
     layers = {"net_arch": [UNITS, UNITS]}
     recurrent = {"net_arch": [UNITS], "lstm_hidden_size": UNITS}
     kind, policy, shape, evaluate = {
@@ -163,7 +170,8 @@ def build(cell: Cell, env: Any) -> tuple[Any, Callable]:
         "sb3-contrib RecurrentPPO": (RecurrentPPO, "MlpLstmPolicy", recurrent, evaluate_policy),
         "sb3-contrib MaskablePPO": (MaskablePPO, "MlpPolicy", layers, evaluate_masked),
     }[cell.algorithm]
-    peer_names = {"epochs": "n_epochs", "value_coef": "vf_coef"}  # names
+    # The same settings under the peers' names.
+    peer_names = {"epochs": "n_epochs", "value_coef": "vf_coef"}
     shared = {peer_names.get(name, name): value for name, value in (SHARED | cell.config).items()}
     batch = ENVS * ROLLOUT // MINIBATCHES
     settings: dict[str, Any] = {
@@ -197,14 +205,14 @@ class Job:
         return folder / f"{name}-{self.rng_seed}.json"
 
     def cell(self) -> dict[str, Any] | None:
-        """Return its result; None where it was not run, or with other code or for another number of steps."""
+        """Read its result; None where it was not run, or with other code or for another number of steps."""
         cell = json.loads(self.path.read_bytes()) if self.path.exists() else {}
         expected = code(self.algorithm), whole_steps(self.task)
         return cell if (cell.get("code"), cell.get("steps")) == expected else None
 
 
 def execute(job: Job) -> str:
-    """Run a cell on one thread and keep it; return a line about it."""
+    """Run a cell on one thread, write its result, and describe it in a line."""
     torch.set_num_threads(1)
     cell = Cell(job.task, job.algorithm, job.config, job.rng_seed, whole_steps(job.task))
     load = os.getloadavg()[0]
@@ -222,6 +230,8 @@ def execute(job: Job) -> str:
 
 
 def run(jobs: list[Job], processes: int) -> None:
+    """Run the jobs without a result, several at a time."""
+    # A fresh process for each: what one leaves in memory would slow the next.
     missing = [job for job in jobs if job.cell() is None]
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
         for number, line in enumerate(pool.imap_unordered(execute, missing, chunksize=1), 1):
@@ -229,12 +239,26 @@ def run(jobs: list[Job], processes: int) -> None:
 
 
 def tuning(task: str, algorithm: str, work: Path) -> list[Job]:
+    """List the jobs that find a setting: the whole grid, on the seeds for tuning.
+
+    Args:
+        task: name of the task.
+        algorithm: who learns.
+        work: folder of results.
+    """
     return [Job(task, algorithm, config, seed, work) for config in GRID for seed in TUNING_SEEDS]
 
 
 def tuned(task: str, algorithm: str, work: Path) -> dict[str, Any] | None:
-    """Return the setting with the best mean final return over the tuning seeds, the first of equals; None before all
-    have been tried.
+    """Choose the setting with the best mean final return over the tuning seeds, of equals the first.
+
+    Args:
+        task: name of the task.
+        algorithm: who learns.
+        work: folder of results.
+
+    Returns:
+        The setting; None before all have been tried.
     """
     cells = [job.cell() for job in tuning(task, algorithm, work)]
     finals = [float(np.mean(cell["returns"])) for cell in cells if cell is not None]
@@ -244,7 +268,14 @@ def tuned(task: str, algorithm: str, work: Path) -> dict[str, Any] | None:
 
 
 def evaluation(task: str, algorithm: str, seeds: int, work: Path) -> list[Job]:
-    """Return the jobs of the chosen setting; none before it is known."""
+    """List the jobs of the chosen setting; none before it is known.
+
+    Args:
+        task: name of the task.
+        algorithm: who learns.
+        seeds: how many trainings.
+        work: folder of results.
+    """
     config = tuned(task, algorithm, work)
     return (
         []
@@ -257,7 +288,7 @@ def evaluation(task: str, algorithm: str, seeds: int, work: Path) -> list[Job]:
 
 
 def summary(work: Path) -> dict[str, Any]:
-    """Return what is finished: by task and algorithm, and the comparisons that both sides are there for."""
+    """Summarise what is finished: by task and algorithm, and the comparisons that both sides are there for."""
     report: dict[str, Any] = {"envs": ENVS, "rollout": ROLLOUT, "grid": GRID, "tasks": {}}
     for name, task in TASKS.items():
         rows: dict[str, Any] = {}
@@ -283,6 +314,7 @@ def _row(cells: list[dict[str, Any]]) -> dict[str, Any]:
     solved = [cell["steps_to_solve"] for cell in cells]
     # Runs that never got there count as later than all others.
     median = float(np.median([np.inf if steps is None else steps for steps in solved]))
+    # Curves begin when twenty episodes have ended, so they are lined up at their ends.
     shortest = min(len(cell["curve"]) for cell in cells)
     grid = np.array([[value for _, value in cell["curve"]][-shortest:] for cell in cells])
     return {
@@ -304,6 +336,7 @@ def _row(cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _compared(task: Task, rows: dict[str, Any]) -> dict[str, Any]:
     """Compare the means of both rivals with a 95 % interval (Welch 1947): their spreads may differ."""
+    # A single training has no spread, so nothing is claimed.
     row: dict[str, Any] = dict(zip(("ours", "theirs"), task.rivals, strict=True))
     our_returns, peer_returns = (rows[name]["final_returns"] for name in task.rivals)
     if min(len(our_returns), len(peer_returns)) < 2:
@@ -325,6 +358,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=WORK)
     arguments = parser.parse_args()
     if arguments.what == "run":
+        # Settings are chosen for everybody before anybody is evaluated.
         pairs = [(name, algorithm) for name, task in TASKS.items() for algorithm in task.rivals]
         run([job for pair in pairs for job in tuning(*pair, arguments.work)], arguments.jobs)
         run(

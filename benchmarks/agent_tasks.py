@@ -11,7 +11,9 @@ from gymnasium.wrappers import TransformObservation
 ENVS = 8
 ROLLOUT = 128
 MINIBATCHES = 4
-UNITS = 64  # of every layer and of the LSTM
+# Of every layer and of the LSTM.
+UNITS = 64
+# The defaults of Stable-Baselines3, which all algorithms have.
 SHARED = {
     "epochs": 10,
     "gamma": 0.99,
@@ -20,8 +22,10 @@ SHARED = {
     "value_coef": 0.5,
     "max_grad_norm": 0.5,
 }
-GRID = [{"learning_rate": rate} for rate in (3e-4, 1e-3, 3e-3)]  # the same for everybody
-EPISODES = 24  # after training, greedy
+# The same for everybody.
+GRID = [{"learning_rate": rate} for rate in (3e-4, 1e-3, 3e-3)]
+# Played greedily after training.
+EPISODES = 24
 
 
 def without_velocities() -> gymnasium.Env:
@@ -34,7 +38,7 @@ def without_velocities() -> gymnasium.Env:
 
 
 class PickLegal(gymnasium.Env):
-    """Six numbers are seen and three choices are legal: 1 for the legal one with the largest number. 50 times."""
+    """Pay 1 for the legal choice with the largest number: six numbers are seen, three choices are legal, 50 times."""
 
     CHOICES = 6
     LEGAL = 3
@@ -58,6 +62,7 @@ class PickLegal(gymnasium.Env):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         if not self.legal[action]:
             raise ValueError(f"{action} is not legal")
+        # An illegal choice never wins, whatever its number.
         best = np.where(self.legal, self.numbers, -np.inf).argmax()
         self.time += 1
         reward = float(action == best)
@@ -68,7 +73,7 @@ class PickLegal(gymnasium.Env):
 
 
 class Maze(gymnasium.Env):
-    """From any cell to the one in the corner; walls and edges are forbidden. 1 for arriving, −0.02 for every step."""
+    """Pay 1 for arriving in the corner from any cell, −0.02 for every step; walls and edges are forbidden."""
 
     WALLS = ("..#....", ".##.##.", "....#..", ".##...#", "..#.#..", "#...##.", "..#....")
     SIDE = 7
@@ -82,6 +87,7 @@ class Maze(gymnasium.Env):
         return inside and self.WALLS[row][column] == "."
 
     def _look(self) -> np.ndarray:
+        # The cell one-hot: walls are only known by the masks.
         observation = np.zeros(self.SIDE * self.SIDE, dtype=np.float32)
         observation[self.cell[0] * self.SIDE + self.cell[1]] = 1.0
         return observation
@@ -90,6 +96,7 @@ class Maze(gymnasium.Env):
         self, *, seed: int | None = None, options: dict | None = None
     ) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
+        # Any free cell but the goal, in which the episode would be over.
         goal = (self.SIDE - 1, self.SIDE - 1)
         cells = [
             (r, c)
@@ -127,7 +134,7 @@ class Task:
 
     @property
     def margin(self) -> float:
-        """Return how far behind counts as not behind: 5 % of the threshold."""
+        """Tell how far behind counts as not behind: 5 % of the threshold."""
         return 0.05 * abs(self.solved)
 
 

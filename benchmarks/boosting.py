@@ -25,6 +25,7 @@ def add_scores(scores: dict[str, list[float]], held_out: HeldOut) -> None:
     """Append test accuracy in points to the list of each task's group."""
     train = held_out.train
     test = held_out.test
+    # Tasks lie one after the other in each split.
     for number, task in enumerate(held_out.tasks):
         rows, test_rows = (
             slice(number * len(split), (number + 1) * len(split)) for split in (train, test)
@@ -40,11 +41,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("-S", dest="overrides", action="append", default=[])
     options = parser.parse_args(arguments)
+    # Data that are there already are those of the same command.
     workspace = Workspace(options.work)
     if not workspace.prepared.exists():
         stages.prepare(params.load(ROOT / "params.yaml", options.overrides), workspace)
     held_out = load_held_out(workspace.prepared)
     scores = dict[str, list[float]]()
+    # Tasks from outside the suite have widths of their own.
     for part in (held_out, *held_out.outside):
         add_scores(scores, part)
     for group, values in scores.items():

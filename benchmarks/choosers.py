@@ -28,13 +28,19 @@ from simic.evaluation.scoring import ROWS_AT_ONCE
 from simic.params import Lifecycle, Params
 from simic.progress import Progress
 
-TRAININGS = 9000  # of hosts, each opening on each of some tasks
-TUNING_HOSTS = 128  # on other tasks
-# epochs, points
+# Host trainings to learn from: each opening on each of some tasks.
+TRAININGS = 9000
+# Hosts on other tasks, on which rules are tuned.
+TUNING_HOSTS = 128
+# Epochs in HOLDING.
 PATIENCE = (1, 2, 3)
+# Points.
 THRESHOLDS = (1.0, 2.0, 4.0)
-RETURNING = (1, 2, 3)  # tries
-LEAVES = (1, 2, 4, 8, 16)  # least rows of a leaf
+# Tries before the best is grown again.
+RETURNING = (1, 2, 3)
+# Least rows of a leaf.
+LEAVES = (1, 2, 4, 8, 16)
+# Of the cross-validation that chooses the leaf.
 FOLDS = 4
 TREES = 200
 
@@ -44,7 +50,7 @@ Folds = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Chooser:
-    """For episodes of so many epochs; the model predicts scores of openings less their mean."""
+    """Hold a model and a rule for episodes of so many epochs; the model predicts scores of openings less their mean."""
 
     epochs: int
     leaf: int
@@ -62,7 +68,7 @@ class Chooser:
 
 
 class Ordered(HandRules):
-    """Plays rules on openings in the order of what a model expects of them."""
+    """Play rules on openings in the order of what a model expects of them."""
 
     def __init__(
         self, lifecycle: Lifecycle, rules: Sequence[HandRule], model: ExtraTreesRegressor
@@ -75,17 +81,10 @@ class Ordered(HandRules):
         self.ordered = False
 
     def _put_in_order(self, observation: Observation) -> None:
-        features = (
-            alignment(observation.features, observation.masks["blueprint"].shape[-1])
-            .double()
-            .cpu()
-            .numpy()
-        )
-        places = (
-            torch.as_tensor(self.model.predict(features))
-            .argsort(dim=1, descending=True)
-            .to(self.order.device)
-        )
+        # What a controller sees of the task, too; trees are fitted and asked on the CPU.
+        aligned = alignment(observation.features, observation.masks["blueprint"].shape[-1])
+        expected = torch.as_tensor(self.model.predict(aligned.double().cpu().numpy()))
+        places = expected.argsort(dim=1, descending=True).to(self.order.device)
         self.order = self.order.gather(1, places[..., None].expand_as(self.order))
         self.ordered = True
 
@@ -98,12 +97,26 @@ def learn(
     progress: Progress,
     rows: int = ROWS_AT_ONCE,
 ) -> tuple[list[Chooser], int]:
-    """Return a chooser for each number of epochs, and how many host trainings they cost together."""
+    """Train a chooser for each number of epochs.
+
+    Args:
+        params: those of the suite.
+        prepared: folder of the prepared data.
+        epochs: lengths of episodes.
+        device: where to compute.
+        progress: hears how many host trainings are done.
+        rows: hosts side by side.
+
+    Returns:
+        The choosers, and how many host trainings they cost together.
+    """
     ground = Ground.open(params, prepared, device, epochs, rows)
     with closing(ground.env) as env:
+        # Every opening alone on the same hosts: what the trees learn from.
         openings = possible_openings(env)
         hosts = torch.arange(max(1, TRAININGS // len(openings)))
         scores, _ = grown_alone(ground, openings, hosts, progress)
+        # One model for each length, since what pays depends on the time that is left.
         features = ground.aligned(hosts).double().numpy()
         folds = folds_of(hosts, len(ground.tasks))
         fitted = [fit(features, of_length.double().numpy(), folds) for of_length in scores]
@@ -115,6 +128,7 @@ def learn(
 
 
 def actor(env: GrowthEnv, choosers: Sequence[Chooser]) -> ByLength:
+    """Make the player of choosers for the hosts of an environment."""
     return ByLength(
         {
             chooser.epochs: Ordered(env.train.lifecycle, [chooser.rule], chooser.model)
@@ -124,14 +138,21 @@ def actor(env: GrowthEnv, choosers: Sequence[Chooser]) -> ByLength:
 
 
 def trees(leaf: int, features: Table, gains: Table) -> ExtraTreesRegressor:
-    """Return trees fitted to ``gains [H, P]``."""
+    """Fit extra trees (Geurts, Ernst and Wehenkel 2006).
+
+    Args:
+        leaf: least rows of a leaf.
+        features: alignments of hosts, ``[H, P]``.
+        gains: scores of openings less their mean, points ``[H, P]``.
+    """
     return ExtraTreesRegressor(n_estimators=TREES, min_samples_leaf=leaf, random_state=0).fit(
         features, gains
     )
 
 
 def folds_of(hosts: Tensor, tasks: int) -> Folds:
-    """Return a fold for each host ``[H]``: hosts of one task share it, and no kind of task is all in one."""
+    """Draw a fold for each host ``[H]``: hosts of one task share it, and no kind of task is all in one."""
+    # A permutation, as tasks lie in turn by kind.
     groups = hosts % tasks if tasks > 1 else hosts
     return (
         rng.permutation(rng.key(0, rng.Purpose.SUBSAMPLE), int(groups.max()) + 1)[groups] % FOLDS
@@ -139,7 +160,14 @@ def folds_of(hosts: Tensor, tasks: int) -> Folds:
 
 
 def chosen_gain(leaf: int, features: Table, gains: Table, folds: Folds) -> float:
-    """Return the mean of ``gains [H, P]`` at the openings that models choose for a fold ``[H]`` they have not met."""
+    """Average the gains of the openings that models choose in folds they have not met.
+
+    Args:
+        leaf: least rows of a leaf.
+        features: alignments of hosts, ``[H, P]``.
+        gains: scores of openings less their mean, points ``[H, P]``.
+        folds: of the hosts, ``[H]``.
+    """
     predicted = np.empty(len(folds))
     for fold in np.unique(folds):
         inside = folds != fold
@@ -156,7 +184,14 @@ def chosen_gain(leaf: int, features: Table, gains: Table, folds: Folds) -> float
 
 
 def fit(features: Table, scores: Table, folds: Folds) -> tuple[int, ExtraTreesRegressor]:
-    """Return the leaf size that is best for tasks not met, and trees with it, fitted on ``scores [H, P]`` of all."""
+    """Choose the leaf size by cross-validation, and fit trees of it to all hosts.
+
+    Args:
+        features: alignments of hosts, ``[H, P]``.
+        scores: of openings, points ``[H, P]``.
+        folds: of the hosts, ``[H]``.
+    """
+    # How good a task is on the whole decides nothing about its openings.
     gains = scores - scores.mean(axis=1, keepdims=True)
     leaf = max(LEAVES, key=lambda leaf: chosen_gain(leaf, features, gains, folds))
     return leaf, trees(leaf, features, gains)
@@ -171,7 +206,8 @@ def _tuned(
     first: int,
     progress: Progress,
 ) -> Chooser:
-    """Return the chooser with the rule that is best at one length on hosts that the model did not learn from."""
+    """Choose the rule that is best at one length on hosts that the model did not learn from."""
+    # All rules of both families, on the same hosts.
     order = tuple(openings)
     lifecycle = ground.env.train.lifecycle
     rules = [

@@ -30,13 +30,22 @@ POLICIES = ("learned", "learned_sampled", "blind")
 
 
 def trained(tree: Params, work: Path, seed: int, base: Workspace) -> Workspace:
-    """Train with one seed and evaluate, where that is not done yet."""
+    """Train with one seed and evaluate, where that is not done yet.
+
+    Args:
+        tree: params of the comparison.
+        work: folder of all results.
+        seed: of training alone.
+        base: workspace with the data and the headroom that all share.
+    """
     workspace = Workspace(work / f"seed_{seed}")
     if not workspace.evaluation.exists():
         workspace.reports.mkdir(parents=True, exist_ok=True)
         if not workspace.prepared.exists():
-            with durable.new_directory(workspace.prepared) as copy:  # whole or not at all
+            # Whole or not at all: half a copy would be taken for the data.
+            with durable.new_directory(workspace.prepared) as copy:
                 shutil.copytree(base.prepared, copy, dirs_exist_ok=True)
+        # The evaluation compares with a headroom on the same hosts.
         shutil.copy(base.headroom, workspace.headroom)
         if not workspace.checkpoints.exists():
             stages.train(tree.model_copy(update={"rng_seed": seed}), workspace)
@@ -45,14 +54,13 @@ def trained(tree: Params, work: Path, seed: int, base: Workspace) -> Workspace:
 
 
 def curve(workspace: Workspace, envs: int) -> dict[str, Any]:
-    """Return the validation scores of one training by the number of episodes that it had cost."""
+    """Read the validation scores of one training by the number of episodes that it had cost."""
     rows = pq.read_table(
         workspace.telemetry / "updates.parquet", columns=["iteration", "validation_accuracy"]
     ).to_pylist()
     timed = timing.read(workspace.telemetry / timing.TIMING_FILE)
-    scored = [
-        row for row in rows if row["validation_accuracy"] == row["validation_accuracy"]
-    ]  # NaN: not played
+    # NaN, which is not itself: validation was not played.
+    scored = [row for row in rows if row["validation_accuracy"] == row["validation_accuracy"]]
     return {
         "episodes": [(row["iteration"] + 1) * envs for row in scored],
         "score": [round(row["validation_accuracy"], 2) for row in scored],
@@ -64,6 +72,7 @@ def by_length(
     headroom: result.HeadroomReport, evaluations: list[result.Evaluation]
 ) -> dict[str, dict[str, Any]]:
     """Compare on each kind of episode: of the usual length, of others, and on tasks from outside the suite."""
+    # The usual length first, as its table is the one that is read.
     usual = f"{headroom.epochs} epochs"
     tables = {
         usual: summary(
@@ -86,6 +95,7 @@ def summary(
     """
     tables: dict[str, Any] = {}
     for group, standings in headroom.standings.items():
+        # What is the same for all training seeds.
         beside = {
             name: evaluation.score.estimate for name, evaluation in standings.policies.items()
         }
@@ -102,6 +112,7 @@ def summary(
             )
             return endpoints.mean_by_task(points, units)
 
+        # Each policy of all training seeds, on the same tasks as the common schedule and the rule.
         common = scores(headroom.test_pct, headroom.params)[:, headroom.common]
         rule = headroom.policies[standings.rule] if standings.rule else None
         for name in [policy for policy in POLICIES if policy in evaluations[0]]:
@@ -136,6 +147,7 @@ def _numbers(interval: Interval) -> list[float]:
 
 def drawn(evaluations: dict[str, Any]) -> Figure:
     """Draw validation scores of several trainings against episodes, with all that needs no controller as lines."""
+    # Trainings are curves; what needs no controller is a line that they have to pass.
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     axis = figure.subplots()
     for seed, curve in enumerate(evaluations["curves"], 1):
@@ -159,6 +171,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     tree = params.load(ROOT / "params.yaml", options.overrides)
     base = Workspace(options.work / "base")
+    # Results of other params must not be mixed in; how to compute does not count.
     settings = tree.model_dump_json(exclude={"runtime"})
     file = options.work / "params.json"
     if file.exists() and file.read_text(encoding="utf-8") != settings:
@@ -167,11 +180,13 @@ def main(arguments: list[str] | None = None) -> None:
         )
     options.work.mkdir(parents=True, exist_ok=True)
     file.write_text(settings, encoding="utf-8")
+    # Data and headroom once, for all seeds.
     if not base.headroom.exists():
         stages.prepare(tree, base)
         base.reports.mkdir(parents=True, exist_ok=True)
         stages.headroom(tree, base)
     headroom = result.read_headroom(base.headroom)
+    # Everything is written after each seed, so that a stopped comparison has a result.
     evaluations = []
     curves = []
     for seed in range(1, options.seeds + 1):

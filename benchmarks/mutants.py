@@ -56,8 +56,10 @@ LIBRARIES = (
 # times what the tests took unmutated, and at least
 LIMIT_FACTOR = 5
 LIMIT_SECONDS = 60
-FAILED = 70  # exit code of a process that could not run tests at all
-EVERYWHERE = ""  # coverage's context of what is run while modules are imported
+# Exit code of a process that could not run tests at all.
+FAILED = 70
+# Coverage's context of what is run while modules are imported.
+EVERYWHERE = ""
 
 PAIRS = (
     "Lt LtE",
@@ -239,7 +241,7 @@ class Recorder:
         return result
 
     def tests_of(self, file: str) -> dict[int, set[str]]:
-        """Return the tests by line. A line that is run at import concerns every test that runs anything of the file, or
+        """List the tests by line. A line that is run at import concerns every test that runs anything of the file, or
         every test where nothing of it is run later, as of a table.
         """
         contexts = self.trace.get_data().contexts_by_lineno(file)
@@ -282,7 +284,7 @@ class Tests:
             return pickle.loads(report.read_bytes())  # noqa: S301 - written by us
 
     def orders(self, mutant: Mutant) -> list[list[str]]:
-        """Return the mirrored file's tests of the changed statement, then all others, each quickest first."""
+        """List the mirrored file's tests of the changed statement, then all others, each quickest first."""
         lines = self.of[mutant.file]
         path = Path(mutant.file)
         chosen = set().union(*(lines.get(line, set()) for line in mutant.lines))
@@ -345,7 +347,14 @@ def fork(root: Path, work: Callable[[], int], output: int) -> int:
 
 
 def try_out(root: Path, mutant: Mutant, orders: list[list[str]], temporary: Path) -> int:
-    """Run the tests on a mutant; return 0 where all pass."""
+    """Run the tests on a mutant; 0: all pass.
+
+    Args:
+        root: of the project.
+        mutant: what is changed.
+        orders: tests, in the order in which they run.
+        temporary: folder of the tests' files.
+    """
     name = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     changed = Changed(name, str(root / mutant.file))
     changed.text = mutant.text
@@ -353,9 +362,8 @@ def try_out(root: Path, mutant: Mutant, orders: list[list[str]], temporary: Path
     options = [*OPTIONS, f"--basetemp={temporary}"]
     for tests in orders:
         code = pytest.main([*options, *tests])
-        if (
-            code == pytest.ExitCode.USAGE_ERROR
-        ):  # a name of a test that is made from what was changed
+        # A name of a test may be made from what was changed: then all tests of its file run.
+        if code == pytest.ExitCode.USAGE_ERROR:
             code = pytest.main(
                 [*options, *dict.fromkeys(test.partition("::")[0] for test in tests)]
             )
@@ -365,7 +373,17 @@ def try_out(root: Path, mutant: Mutant, orders: list[list[str]], temporary: Path
 
 
 def try_all(root: Path, mutants: list[Mutant], tests: dict[str, Tests], jobs: int) -> list[str]:
-    """Return killed, timeout or survived for each mutant."""
+    """Try every mutant, several at a time.
+
+    Args:
+        root: of the project.
+        mutants: what is tried.
+        tests: of each package.
+        jobs: how many at a time.
+
+    Returns:
+        killed, timeout or survived, for each.
+    """
     results = [""] * len(mutants)
     running = {}
     waiting = list(enumerate(mutants))[::-1]
@@ -408,7 +426,15 @@ def try_all(root: Path, mutants: list[Mutant], tests: dict[str, Tests], jobs: in
 
 
 def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) -> dict:
-    """Score a random sample of mutants of these files and folders; list those that survived."""
+    """Score a random sample of mutants; list those that survived.
+
+    Args:
+        root: of the project.
+        subjects: files and folders.
+        sample: how many mutants.
+        rng_seed: of the sample.
+        jobs: how many at a time.
+    """
     paths = [
         path
         for subject in subjects

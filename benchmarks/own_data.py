@@ -21,7 +21,8 @@ import simic
 from benchmarks import page
 from simic.data.published import read_idx
 
-BUNDLED: Any = datasets  # typed as returning tuples
+# Typed as returning tuples, which is only so where one asks for them.
+BUNDLED: Any = datasets
 MNIST = Path(os.environ.get("SIMIC_DATA_DIR", "data/raw")) / "mnist"
 COLUMNS = (
     "majority class",
@@ -35,7 +36,7 @@ COLUMNS = (
 
 
 def frame(name: str, target: str) -> pd.DataFrame:
-    """Return a table of scikit-learn's with names of classes."""
+    """Load a table of scikit-learn's with names of classes."""
     source = getattr(BUNDLED, f"load_{name}")(as_frame=True)
     return source.frame.drop(columns="target").assign(
         **{target: source.target_names[source.target]}
@@ -57,6 +58,7 @@ def diabetes() -> pd.DataFrame:
     sex = source.sex.map({1.0: "female", 2.0: "male"})
     bands = pd.qcut(source.target, 3, labels=[*"abc"])
     rows = source.assign(sex=sex, target=bands)
+    # One value in twenty is missing, in numbers and strings.
     gap = np.random.default_rng(0).random((len(rows), 3)) < 0.05
     for place, name in enumerate(("bmi", "bp", "sex")):
         rows[name] = rows[name].mask(gap[:, place])
@@ -72,12 +74,14 @@ def by_rule(rule: Callable[[np.ndarray], np.ndarray]) -> pd.DataFrame:
 
 
 def pixels(path: Path) -> None:
+    """Write rows of 64 pixels, and their labels in a file beside them."""
     x, y = datasets.load_digits(return_X_y=True)
     np.save(path, x)
     np.save(path.with_name("y.npy"), y)
 
 
 def digits(path: Path) -> None:
+    """Write images and labels as two arrays of one file."""
     source = BUNDLED.load_digits()
     np.savez(path, x=source.images, y=source.target)
 
@@ -117,6 +121,7 @@ SETS: dict[str, tuple[str, str | None, Callable]] = {
 
 
 def write(path: Path, rows: pd.DataFrame) -> None:
+    """Write a table in the format that the name of the file asks for."""
     if path.suffix in (".parquet", ".feather"):
         getattr(rows, f"to_{path.suffix[1:]}")(path)
     else:
@@ -124,9 +129,10 @@ def write(path: Path, rows: pd.DataFrame) -> None:
 
 
 def row(name: str) -> tuple[str, ...]:
-    """Grow on one data set; return a row of the table."""
+    """Grow on one data set, and describe it in a row of the table."""
+    # MNIST takes long, so half as many networks grow, for ten epochs.
     file, target, make = SETS[name]
-    networks, epochs = (4, 10) if name == "mnist" else (8, None)  # it takes long
+    networks, epochs = (4, 10) if name == "mnist" else (8, None)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / file
         make(path) if target is None else write(path, make())
@@ -140,6 +146,7 @@ def row(name: str) -> tuple[str, ...]:
         )
     floors = model.report.account.floors
     assert floors is not None
+    # Balanced accuracy where classes are uneven, as the advice reads it.
     cells = {}
     for row in floors.rows:
         value = row.accuracy_pct if row.balanced_pct is None else row.balanced_pct

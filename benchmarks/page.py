@@ -29,7 +29,7 @@ comparable within a table only. Other results: [experiments](history/experiments
 
 
 def provenance() -> Found:
-    """Return where and on what a result was measured."""
+    """Describe where and on what a result was measured."""
     revision = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     )
@@ -54,7 +54,7 @@ def write_result(path: Path, numbers: Found) -> None:
 
 
 def parser(description: str | None, out: Path | None = None) -> argparse.ArgumentParser:
-    """Return a parser that shows a benchmark's docstring as it is; with ``--out`` where it writes one result."""
+    """Make a parser that shows a benchmark's docstring as it is; with ``--out`` where it writes one result."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -68,7 +68,7 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def text(results: dict[str, Found]) -> str:
-    """Return the page of these results, by name of their file."""
+    """Write the page of these results, by name of their file."""
     parts = [INTRODUCTION.rstrip()]
     for name, section in SECTIONS.items():
         if name in results:
@@ -246,7 +246,7 @@ def draw_population(numbers: Found) -> Any:
 
 
 def _by_case(values: dict[tuple[str, int], float]) -> list[str]:
-    """Return a table with a row for each number of hosts and a column for each case."""
+    """Write a table with a row for each number of hosts and a column for each case."""
     cases = list(dict.fromkeys(case for case, _ in values))
     numbers = sorted({envs for _, envs in values})
     rows = [

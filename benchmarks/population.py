@@ -51,7 +51,7 @@ class Case:
         return build_host(self.host, self.shape, CLASSES)
 
     def data(self, device: torch.device) -> Dataset:
-        """Return noise: speed does not depend on what is learned."""
+        """Draw noise: speed does not depend on what is learned."""
         draw = torch.Generator().manual_seed(1)
         shape = (self.training, *self.shape)
         if self.host.family == "transformer":
@@ -81,7 +81,15 @@ CASES = {
 def ours(
     case: Case, envs: int, backend: Backend, device: torch.device, seeds: bool
 ) -> Callable[[], object]:
-    """Return the work of a few minibatches of a population."""
+    """Prepare a few minibatches of a population, to be timed.
+
+    Args:
+        case: the host, and how it trains.
+        envs: how many hosts.
+        backend: of the population.
+        device: where to compute.
+        seeds: whether seeds of every kind grow.
+    """
     kinds = blueprints_of(case.host.family)
     ids = torch.arange(envs)
     optimizer = HostOptimizer(name=case.optimizer, learning_rate=1e-3)
@@ -94,7 +102,13 @@ def ours(
 
 
 def orders(case: Case, envs: int, device: torch.device) -> Tensor:
-    """Return sample indices ``[E, n, B]``, other ones for each host."""
+    """Draw sample indices ``[E, n, B]``, other ones for each host.
+
+    Args:
+        case: how many samples there are, and in a minibatch.
+        envs: how many hosts, E.
+        device: where they are.
+    """
     draw = torch.Generator().manual_seed(2)
     return torch.randint(case.training, (envs, TIMED_BATCHES, case.batch), generator=draw).to(
         device
@@ -102,7 +116,7 @@ def orders(case: Case, envs: int, device: torch.device) -> Tensor:
 
 
 def mixed(population: Population, data: Dataset) -> Slots:
-    """Return seeds in two of three slots, of every blueprint, operator and stage from TRAINING on."""
+    """Germinate seeds in two of three slots, of every blueprint, operator and stage from TRAINING on."""
     draw = torch.Generator().manual_seed(3)
     device = population.device
     shape = (len(population), population.host.slots)
@@ -130,7 +144,14 @@ def mixed(population: Population, data: Dataset) -> Slots:
 def plain(
     case: Case, envs: int, device: torch.device, memory: torch.memory_format
 ) -> Callable[[], object]:
-    """Return the same minibatches of E plain networks, one after the other, as anyone would write it."""
+    """Prepare the same minibatches of plain networks, one after the other, as anyone would write it.
+
+    Args:
+        case: the host, and how it trains.
+        envs: how many networks.
+        device: where to compute.
+        memory: layout of images.
+    """
     images = len(case.shape) == 3
     networks = list[nn.Module]()
     optimizers = list[torch.optim.Optimizer]()
@@ -166,7 +187,13 @@ def plain(
 def in_turns(
     work: dict[str, Callable[[], object]], repeats: int, device: torch.device
 ) -> dict[str, float]:
-    """Return the median seconds of each, A B A B …, after one turn that does not count."""
+    """Time each in turns, A B A B …, after one turn that does not count; the medians, in seconds.
+
+    Args:
+        work: what is timed, by name.
+        repeats: turns that count.
+        device: is waited for.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(repeats + 1):
         for name, go in work.items():
@@ -182,7 +209,15 @@ def in_turns(
 def row(
     name: str, envs: int, repeats: int, device: torch.device, threads: list[int]
 ) -> dict[str, Any]:
-    """Measure one case and number of hosts: seconds of one minibatch of all hosts. ``threads`` begin with 1."""
+    """Measure one case and number of hosts: seconds of one minibatch of all hosts.
+
+    Args:
+        name: of the case.
+        envs: how many hosts.
+        repeats: turns that count.
+        device: where to compute.
+        threads: numbers of threads, of which the first is 1.
+    """
     case = CASES[name]
     work = {"plain": plain(case, envs, device, torch.contiguous_format)}
     if case.host.family == "cnn":

@@ -33,7 +33,8 @@ from simic.training.learned import Learned
 EPOCHS = (6, 9, 12, 16)
 RESULTS = Path("benchmarks/results/rules")
 RULE = "tuned_rule"
-POLICIES = 3  # that are played: the host alone, the rule, the chooser
+# Side by side: the host alone, the rule, the chooser.
+POLICIES = 3
 
 Make = Callable[[GrowthEnv], Mapping[str, Actor]]
 
@@ -41,7 +42,18 @@ Make = Callable[[GrowthEnv], Mapping[str, Actor]]
 def reached(
     tree: Params, prepared: Path, device: torch.device, epochs: int, make: Make
 ) -> dict[str, dict[str, Values]]:
-    """Return test accuracies per task ``[T]`` after so many epochs, by group of held-out tasks and policy."""
+    """Play on held-out tasks, and average test accuracy by task.
+
+    Args:
+        tree: params of the suite.
+        prepared: folder of the prepared data.
+        device: where to compute.
+        epochs: of an episode.
+        make: the policies for an environment, by name.
+
+    Returns:
+        Points per task ``[T]``, by group of tasks and policy.
+    """
     shorter = tree.model_copy(
         update={"train": tree.train.model_copy(update={"episode_steps": epochs})}
     )
@@ -65,7 +77,7 @@ def reached(
 
 
 def table(scores_by_length: Mapping[int, Mapping[str, Mapping[str, Values]]]) -> str:
-    """Return a table for each group of tasks: scores, and every policy less the tuned rule, by number of epochs."""
+    """Write a table for each group of tasks: scores, and every policy less the tuned rule, by number of epochs."""
     lines = []
     for group, first in next(iter(scores_by_length.values())).items():
         names = list(first)

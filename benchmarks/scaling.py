@@ -21,6 +21,13 @@ RESULT = page.RESULTS / "scaling.json"
 
 
 def settings(hosts: int, processes: int, epochs: int) -> list[str]:
+    """List the overrides of a run of two iterations.
+
+    Args:
+        hosts: of an iteration.
+        processes: that share them, with one thread each.
+        epochs: of an episode.
+    """
     return [
         f"train.envs={hosts}", f"train.episode_steps={epochs}", "train.iterations=2", "train.horizon=2",
         "train.validate_every=2", "runtime.device=cpu", f"runtime.processes={processes}", "runtime.threads=1",
@@ -29,7 +36,7 @@ def settings(hosts: int, processes: int, epochs: int) -> list[str]:
 
 
 def measure(tree: params.Params, prepared: Path) -> dict[str, Any]:
-    """Train in a scratch folder and return one row: seconds of the second iteration, and the rate."""
+    """Train in a scratch folder, and measure one row: seconds of the second iteration, and the rate."""
     with tempfile.TemporaryDirectory() as folder:
         place = Workspace(Path(folder))
         place.prepared.parent.mkdir(parents=True, exist_ok=True)
@@ -55,6 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=12, help="of an episode")
     parser.add_argument("-S", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args(arguments)
+    # All rows train on the same data, prepared once.
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         data = Workspace(Path(folder))

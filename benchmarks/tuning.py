@@ -34,19 +34,31 @@ from simic.growth.batch.alignment import Alignments
 from simic.params import Params
 from simic.progress import Progress
 
-TUNING_ITERATION = 1 << 45  # a namespace of its own: hosts that no other episode has seen
-OPENING_HOSTS = 64  # on which every opening is grown alone, to find orders
-FIRST_HOSTS = 16  # of the first round of halving
-KEPT = 3  # of so many configurations one goes on to the next round, on so many times the hosts
-LEAST = 4  # so few are the last round
+# A namespace of its own: hosts that no other episode has seen.
+TUNING_ITERATION = 1 << 45
+# Hosts on which every opening is grown alone, to find orders.
+OPENING_HOSTS = 64
+# Hosts of the first round of halving.
+FIRST_HOSTS = 16
+# Of so many configurations one goes on to the next round, on so many times the hosts.
+KEPT = 3
+# So few configurations are the last round.
+LEAST = 4
 
-PATIENCE = (1, 2, 3)  # epochs
-THRESHOLDS = (1.0, 2.0, 4.0, 6.0, 9.0, 13.0, 18.0)  # points
-PREFIXES = (3, 6)  # of an order, beside all of it
-RETURNING = (2, 3, 4, 5, 6)  # how many are tried before the best is grown again
-ALIGNED = (1, 2, 3, 4, 5)  # likewise, where every host has its own order
-GAIN_WEIGHT = 2.0  # of how good a seed is on the whole, beside how well it is aligned (docs/history/experiments.md)
-LEAST_ALIGNMENT = 1e-3  # a mean, or a deviation
+# Epochs in HOLDING.
+PATIENCE = (1, 2, 3)
+# Points.
+THRESHOLDS = (1.0, 2.0, 4.0, 6.0, 9.0, 13.0, 18.0)
+# Lengths of an order, beside all of it.
+PREFIXES = (3, 6)
+# How many are tried before the best is grown again.
+RETURNING = (2, 3, 4, 5, 6)
+# Likewise, where every host has its own order.
+ALIGNED = (1, 2, 3, 4, 5)
+# Of how good a seed is on the whole, beside how well it is aligned (docs/history/experiments.md).
+GAIN_WEIGHT = 2.0
+# A mean or a deviation below counts as this: it is divided by.
+LEAST_ALIGNMENT = 1e-3
 
 Priorities = tuple[tuple[float, float], ...]  # slope and offset of each opening
 
@@ -64,7 +76,15 @@ class Ground:
     def open(
         cls, params: Params, prepared: Path, device: torch.device, epochs: Sequence[int], rows: int
     ) -> Self:
-        """Return it for ``rows`` hosts side by side; the longest of ``epochs`` is that of the environment."""
+        """Open an environment on tasks of training.
+
+        Args:
+            params: those of the suite.
+            prepared: folder of the prepared data.
+            device: where to compute.
+            epochs: lengths of episodes; the longest is that of the environment.
+            rows: hosts side by side.
+        """
         train = params.train.model_copy(update={"episode_steps": max(epochs)})
         splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
         env = open_env(train, params.rng_seed, params.runtime, splits, torch.arange(rows), device)
@@ -77,9 +97,15 @@ class Ground:
         hosts: Tensor,
         progress: Callable[[int, int], None] = lambda *_: None,
     ) -> tuple[Tensor, list[HandRules]]:
-        """Play ``hosts [R]`` and return their scores ``[L, R]`` at each number of epochs, and the actors.
+        """Play hosts, many side by side.
 
-        ``make`` gives an actor for the rows ``[E]`` that are played together; the last population is filled up.
+        Args:
+            make: an actor for the rows ``[E]`` that are played together; the last population is filled up.
+            hosts: numbers of the hosts, ``[R]``.
+            progress: hears how many rows are done.
+
+        Returns:
+            Scores ``[L, R]`` at each number of epochs, and the actors.
         """
         actors = list[HandRules]()
 
@@ -91,14 +117,20 @@ class Ground:
         return in_populations(self.env, len(hosts), episode, progress), actors
 
     def ways(self, openings: Sequence[Opening], hosts: Tensor, scores: Tensor) -> list[Priorities]:
-        """Return ``priorities`` by the scores ``[L, H, P]`` of openings on hosts; none where nothing is aligned."""
+        """Derive ``priorities``; none where nothing is aligned.
+
+        Args:
+            openings: what can grow, P.
+            hosts: numbers of the hosts, ``[H]``.
+            scores: of openings on hosts, ``[L, H, P]``.
+        """
         if not self.env.host.reads_input:
             return []
         kinds = torch.tensor([kind for _, kind in openings])
         return priorities(self.aligned(hosts)[:, kinds], scores.mean(dim=0))
 
     def aligned(self, hosts: Tensor) -> Tensor:
-        """Return the alignment of each blueprint with the tasks of the hosts ``[H]``, ``[H, P]``."""
+        """Look up the alignment of each blueprint with the tasks of the hosts ``[H]``, ``[H, P]``."""
         env = self.env
         tasks = self.tasks[hosts % len(self.tasks)]
         return (
@@ -158,8 +190,12 @@ def configurations(
     openings: Sequence[Opening] = (),
     by_alignment: Sequence[Priorities] = (),
 ) -> list[HandRule]:
-    """Return every rule of both families, each once; with ``by_alignment`` also those that take ``openings`` in each
-    host's own order.
+    """List every rule of both families, each once.
+
+    Args:
+        orders: of openings.
+        openings: that rules by alignment take, in each host's own order.
+        by_alignment: priorities of these openings.
     """
     rules = dict[HandRule, None]()
     for order, patience in product(orders, PATIENCE):
@@ -177,7 +213,7 @@ def configurations(
 
 
 def priorities(aligned: Tensor, scores: Tensor) -> list[Priorities]:
-    """Return two ways to order openings on a host, by alignments ``[H, P]`` and scores ``[H, P]`` of openings: by the
+    """Derive two ways to order openings on a host, by alignments ``[H, P]`` and scores ``[H, P]`` of openings: by the
     alignment as a share of its mean, and by its z-score plus that of the opening's mean score.
     """
     aligned = aligned.double()
@@ -191,7 +227,7 @@ def priorities(aligned: Tensor, scores: Tensor) -> list[Priorities]:
 
 
 def covering(scores: Tensor) -> list[int]:
-    """Return columns of ``scores [H, P]``, each the one that adds most to the best of those before it, of equals the
+    """Order the columns of ``scores [H, P]``, each the one that adds most to the best of those before it, of equals the
     first: specialists for what the others cannot do come early.
     """
     best = torch.full_like(scores[:, 0], -torch.inf)
@@ -205,7 +241,7 @@ def covering(scores: Tensor) -> list[int]:
 
 
 def rounds(count: int, hosts: int) -> list[tuple[int, int]]:
-    """Return how many configurations each round of halving begins with, and on how many new hosts it plays them."""
+    """Plan how many configurations each round of halving begins with, and on how many new hosts it plays them."""
     plan = [(count, hosts)]
     while plan[-1][0] > LEAST:
         left, met = plan[-1]
@@ -214,7 +250,7 @@ def rounds(count: int, hosts: int) -> list[tuple[int, int]]:
 
 
 def survivors(means: Tensor, count: int) -> list[int]:
-    """Return the best ``count`` rows of ``means [C, L]`` at each length, all together, in their order."""
+    """Select the best ``count`` rows of ``means [C, L]`` at each length, all together, in their order."""
     best = means.topk(min(count, len(means)), dim=0).indices
     return sorted(set(best.flatten().tolist()))
 
@@ -230,8 +266,15 @@ def tune(
     progress: Progress,
     rows: int = ROWS_AT_ONCE,
 ) -> TunedRules:
-    """Return the best rule for each number of epochs: by orders from openings grown alone, then successive halving;
-    ``rows`` hosts are played side by side.
+    """Find the best rule for each number of epochs: by orders from openings grown alone, then successive halving.
+
+    Args:
+        params: those of the suite.
+        prepared: folder of the prepared data.
+        epochs: lengths of episodes.
+        device: where to compute.
+        progress: hears how many host trainings are done.
+        rows: hosts side by side.
     """
     ground = Ground.open(params, prepared, device, epochs, rows)
     with closing(ground.env) as env:
@@ -269,8 +312,16 @@ def tune(
 def grown_alone(
     ground: Ground, openings: Sequence[Opening], hosts: Tensor, progress: Progress
 ) -> tuple[Tensor, Tensor]:
-    """Grow every opening alone on every host: return scores ``[L, H, P]`` and contributions after the first epochs
-    ``[H, P, patience]``, in points.
+    """Grow every opening alone on every host.
+
+    Args:
+        ground: where.
+        openings: what can grow, P.
+        hosts: numbers of the hosts, ``[H]``.
+        progress: hears how many are grown.
+
+    Returns:
+        Scores ``[L, H, P]``, and contributions after the first epochs ``[H, P, patience]``, in points.
     """
     rules = [HandRule((opening,), max(PATIENCE), None) for opening in openings]
     rows = len(hosts) * len(openings)
@@ -292,8 +343,12 @@ def grown_alone(
 def orders(
     openings: Sequence[Opening], scores: Tensor, contributions: Tensor
 ) -> list[list[Opening]]:
-    """Return openings by mean score at the end, by what each adds to those before it, and by mean contribution after
-    the first epochs; of ``grown_alone``.
+    """Order openings by mean score at the end, by what each adds to those before it, and by early contribution.
+
+    Args:
+        openings: what can grow, P.
+        scores: as ``grown_alone`` gives them, ``[L, H, P]``.
+        contributions: likewise, ``[H, P, patience]``.
     """
     gains = scores.mean(dim=0)  # [H, P]: over the lengths
     early = contributions.nanmean(dim=2).nanmean(dim=0).nan_to_num(-torch.inf)
@@ -306,7 +361,7 @@ def orders(
 def _halved(
     ground: Ground, rules: Sequence[HandRule], progress: Progress
 ) -> tuple[list[tuple[HandRule, float]], int]:
-    """Return the best rule and its mean score for each length, and on how many hosts: those after ``OPENING_HOSTS``.
+    """Find the best rule and its mean score for each length, and on how many hosts: those after ``OPENING_HOSTS``.
 
     Those that are left have met the same hosts in all rounds, so that their means are of all of them.
     """
