@@ -174,6 +174,13 @@ def remove_directory(path: Path) -> None:
         _remove(aside)
 
 
+def clear_leftovers(folder: Path) -> None:
+    """Delete what killed processes left of directories that ``remove_directory`` was removing from a folder."""
+    for leftover in folder.glob(".*.old"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+
+
 def put_aside(path: Path) -> Path:
     """Rename something damaged to ``damaged-…``, in place of an earlier one; return the new path."""
     aside = path.with_name(f"damaged-{path.name}")

@@ -580,6 +580,14 @@ def read_tree(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
     return tree
 
 
+def value_at(tree: dict[str, Any], key_path: str) -> Any:
+    """Look up what stands at a dotted key of a params tree; None where nothing does."""
+    value: Any = tree
+    for key in key_path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
 def parse(text: str, source: str) -> Any:
     """Return YAML as plain mappings, lists, strings, numbers, booleans and nulls; SimicError for all else."""
     try:

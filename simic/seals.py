@@ -67,6 +67,7 @@ STAGES: dict[str, Sealed] = {
         code=(
             *(*_HOSTS, *_BASE, "evaluation", "telemetry/columns.py", "telemetry/rows.py"),
             *(f"training/{name}.py" for name in _MEASURING),
+            "published/rules",
         ),
         params=(
             *("rng_seed", "extensions", "headroom", "evaluate.epochs", "evaluate.eval_seeds"),
@@ -323,7 +324,7 @@ def _differences(seal: Seal, now: Seal) -> Iterator[str]:
 
 def code_hashes(places: tuple[str, ...]) -> dict[str, str]:
     """Return the sha256 of each file or folder below simic/."""
-    return {place: content_hash(PACKAGE / place, "*.py") for place in places}
+    return {place: content_hash(PACKAGE / place) for place in places}
 
 
 def extension_hashes(root: Path, tree: Params) -> dict[str, str]:
@@ -335,12 +336,14 @@ def extension_hashes(root: Path, tree: Params) -> dict[str, str]:
     }
 
 
-def content_hash(place: Path, pattern: str = "*") -> str:
-    """Return the sha256 over names and contents of a folder's files, or of a file; empty where there is none."""
+def content_hash(place: Path) -> str:
+    """Hash the names and contents of a folder's files but bytecode, or a file; empty where there is none."""
     if not place.is_dir():
         return durable.sha256(place) if place.exists() else ""
     files = sorted(
-        path for path in place.rglob(pattern) if path.is_file() and path.name not in APART
+        path
+        for path in place.rglob("*")
+        if path.is_file() and path.name not in APART and path.suffix != ".pyc"
     )
     listed = "".join(
         f"{durable.sha256(path)} {path.relative_to(place).as_posix()}\n" for path in files

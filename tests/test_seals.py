@@ -115,6 +115,20 @@ def test_code_changed_afterwards_is_found(root, monkeypatch):
     assert seals.broken(root, tree())[0] == changed
 
 
+def test_templates_and_published_rules_count_as_code_and_bytecode_does_not(tmp_path, monkeypatch):
+    """DVC watches them too: what it would repeat is out of date here as well."""
+    assert {"audit"} <= set(seals.STAGES["audit"].code)
+    assert "published/rules" in seals.STAGES["headroom"].code
+    monkeypatch.setattr(seals, "PACKAGE", tmp_path)
+    (tmp_path / "audit" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "audit" / "report.html").write_text("old")
+    before = seals.code_hashes(("audit",))
+    (tmp_path / "audit" / "__pycache__" / "report.pyc").write_text("x")
+    assert seals.code_hashes(("audit",)) == before
+    (tmp_path / "audit" / "report.html").write_text("new")
+    assert seals.code_hashes(("audit",)) != before
+
+
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}'])
 def test_a_seal_that_is_damaged_or_missing_is_found(damage, root):
     seals.path_of(root, "train").write_text(damage)

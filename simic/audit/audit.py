@@ -47,9 +47,9 @@ def _what(run: RunRecord, verdict: Verdict) -> str:
     if unsound := verdict.unsound:
         result = f"The result is withheld, since the record does not hold or a replay differs ({', '.join(unsound)})."
     elif run.gym is not None:
-        result = gym_sentence(derived_gym(run.gym))
+        result = gym_sentence(derived_gym(run))
     elif run.evaluation is not None and run.headroom is not None:
-        result = growth_sentence(derived_evaluation(run.evaluation, run.headroom))
+        result = growth_sentence(derived_evaluation(run))
     else:
         result = "The policy was not evaluated."
     return f"{_changed_code(run)}{result}"
@@ -118,18 +118,20 @@ def _difference(gain: Interval, form: str) -> str:
 
 
 def _record(verdict: Verdict) -> str:
-    """Say whether the record is sound."""
+    """Say whether the record is sound; a check without its inputs proves nothing."""
     results = verdict.of_layer("record")
     checks = {
         status: [result.check for result in results if result.status is status] for status in Status
     }
     if broken := checks[Status.FINDING]:
-        return f"The record is not sound: {', '.join(broken)} of {len(results)} checks found differences."
-    missing = checks[Status.NOT_EVALUATED]
-    unknown = f"; {', '.join(missing)} could not be evaluated" if missing else ""
-    return (
-        f"The record is sound: {len(checks[Status.PASS])} of {len(results)} checks hold{unknown}."
-    )
+        return (
+            f"The record is not sound: {len(broken)} of {len(results)} checks found differences "
+            f"({', '.join(broken)})."
+        )
+    held = f"{len(checks[Status.PASS])} of {len(results)} checks hold"
+    if missing := checks[Status.NOT_EVALUATED]:
+        return f"The record is not proven: {held}; {', '.join(missing)} could not be evaluated."
+    return f"The record is sound: {held}."
 
 
 def _replay(verdict: Verdict) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from simic.audit.record import RunRecord
 from simic.evaluation import endpoints, gym_evaluation
-from simic.evaluation.evaluate import summary
+from simic.evaluation.evaluate import controller_trainings, summary
 from simic.evaluation.gym_evaluation import GymEvaluation
 from simic.evaluation.intervals import PairedComparison, compare_with_all
 from simic.evaluation.result import LEARNED, Case, Evaluation, HeadroomReport
@@ -20,27 +20,43 @@ ROUNDING = 1e-9  # relative: sums in the order of another version of a library
 
 
 def derived_headroom(headroom: HeadroomReport) -> HeadroomReport:
-    """Derive the standings of a headroom again from its tables."""
-    lengths = {name: derived_headroom(report) for name, report in headroom.others.items()}
-    return headroom.model_copy(
-        update={"standings": endpoints.standings(headroom, {}), "others": lengths}
-    )
+    """Derive the choice of the common schedule, the standings and the costs of a headroom again from its tables."""
+    search = np.array(headroom.search_scores)
+    chosen = headroom.model_copy(update={"common": int(search.mean(axis=0).argmax())})
+    changes = {
+        "common_cost": search.size,
+        "grid_cost": 2 * np.size(headroom.test_pct),  # hosts that choose, and hosts that score
+        "standings": endpoints.standings(chosen, {}),
+        "others": {name: derived_headroom(report) for name, report in headroom.others.items()},
+    }
+    return chosen.model_copy(update=changes)
 
 
-def derived_evaluation(evaluation: Evaluation, headroom: HeadroomReport) -> Evaluation:
-    """Derive means, intervals, comparisons, standings and scores of an evaluation of growth again."""
+def derived_evaluation(run: RunRecord) -> Evaluation:
+    """Derive means, intervals, comparisons, standings, scores and counts of an evaluation of growth again."""
+    evaluation = run.evaluation
+    headroom = run.headroom
+    assert evaluation is not None and headroom is not None  # callers ask for both
     seeds = {name: policy.per_seed for name, policy in evaluation.policies.items()}
     # Headroom brings its own policies, so that only the trained ones are added.
     trained = {name: values for name, values in seeds.items() if name not in headroom.policies}
     accuracies = {name: values.test_accuracy_pct for name, values in seeds.items()}
     lengths = {
         name: result.model_copy(
-            update={"standings": endpoints.standings(headroom.others[name], result.per_seed)}
+            update={
+                "epochs": headroom.others[name].epochs,
+                "standings": endpoints.standings(headroom.others[name], result.per_seed),
+            }
         )
         for name, result in evaluation.others.items()
     }
-    # Everything else is as it was recorded.
+    # Machine, actions and values per host stay as recorded: replay and seals answer for them.
     changes = {
+        "controller_trainings": controller_trainings(run.params),
+        "rng_seed": run.params.rng_seed,
+        "eval_seeds": len(evaluation.rows),
+        "episode_steps": headroom.epochs,
+        **({"test_samples": run.meta.samples["test"]} if run.meta else {}),
         "policies": {
             name: summary(values, evaluation.host.params, evaluation.rng_seed)
             for name, values in seeds.items()
@@ -78,11 +94,17 @@ def _derived_case(case: Case, evaluation: Evaluation, headroom: HeadroomReport) 
     return case.model_copy(update=scores)
 
 
-def derived_gym(evaluation: GymEvaluation) -> GymEvaluation:
-    """Derive means, intervals and comparisons of an evaluation of a Gymnasium environment again."""
+def derived_gym(run: RunRecord) -> GymEvaluation:
+    """Derive means, intervals, comparisons and counts of an evaluation of a Gymnasium environment again."""
+    evaluation = run.gym
+    assert evaluation is not None  # callers ask for it
+    checkpoint = (run.checkpoints or {}).get(evaluation.checkpoint)
     scores = {name: policy.per_seed for name, policy in evaluation.policies.items()}
     returns = {name: values.returns for name, values in scores.items()}
     changes = {
+        "rng_seed": run.params.rng_seed,
+        "eval_seeds": run.params.evaluate.eval_seeds,
+        **({"env_steps": checkpoint.manifest.scalars["env_steps"]} if checkpoint else {}),
         "policies": {
             name: gym_evaluation.summary(values, evaluation.rng_seed)
             for name, values in scores.items()
@@ -96,11 +118,9 @@ def derived_metrics(run: RunRecord) -> dict[str, dict[str, float]]:
     """Derive the numbers of reports/metrics.json and telemetry/metrics.json again, by place."""
     metrics: dict[str, dict[str, float]] = {}
     if run.evaluation is not None and run.headroom is not None:
-        metrics["reports/metrics.json"] = endpoints.metrics(
-            derived_evaluation(run.evaluation, run.headroom)
-        )
+        metrics["reports/metrics.json"] = endpoints.metrics(derived_evaluation(run))
     elif run.gym is not None:
-        metrics["reports/metrics.json"] = json.loads(gym_evaluation.metrics(derived_gym(run.gym)))
+        metrics["reports/metrics.json"] = json.loads(gym_evaluation.metrics(derived_gym(run)))
     if len(run.updates):
         metrics["telemetry/metrics.json"] = json.loads(_curves(run).metrics())
     return metrics

@@ -100,13 +100,13 @@ class Verdict(Frozen):
         return {severity: severities.count(severity) for severity in reversed(SEVERITIES)}
 
     def metrics(self) -> str:
-        """Write flat JSON: findings by severity, checks not evaluated, whether the record is sound, replays equal."""
+        """Write flat JSON: findings by severity, checks not evaluated, whether the record is proven, replays equal."""
         replays = [result.status for result in self.of_layer("replay")]
         numbers = {
             **self.counts(),
             "not_evaluated": len(self.with_status(Status.NOT_EVALUATED)),
             "record_sound": int(
-                not any(result.status is Status.FINDING for result in self.of_layer("record"))
+                all(result.status is Status.PASS for result in self.of_layer("record"))
             ),
             "replays_equal": replays.count(Status.PASS),
         }

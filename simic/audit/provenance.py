@@ -30,6 +30,9 @@ class Origin:
     code_changes: int = 0  # resumes with other code than before
     resumes: int | None = None
     findings: tuple[FindingRow, ...] = ()  # of all starts
+    lengths: tuple[
+        tuple[int, int], ...
+    ] = ()  # of every start: its iteration, and how many there were to be
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -51,6 +54,7 @@ class Origin:
             code_changes=sum(first.code != second.code for first, second in pairwise(begun)),
             resumes=len(begun) - 1,
             findings=tuple(finding for start in begun for finding in start.findings),
+            lengths=tuple((start.start_iteration, start.iterations) for start in begun),
         )
 
 

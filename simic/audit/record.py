@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simic.audit.findings import ReplayResult
 from simic.audit.provenance import RESTORED, Provenance
-from simic.data.batches import Dataset, Meta, TaskMeta, load_held_out, load_split
+from simic.data.batches import Dataset, Meta, load_held_out, load_split
 from simic.errors import SimicError
 from simic.evaluation.gym_evaluation import PEER, RANDOM, GymEvaluation, GymHeadroom
 from simic.evaluation.policies import RANDOM as RANDOM_GROWTH
@@ -63,15 +63,11 @@ class Table:
         return replace(self, columns={name: values[rows] for name, values in self.columns.items()})
 
     def measured(self, name: str) -> int:
-        """Count the rows of a column with at least one value that is not NaN."""
-        values = self.columns[name]
-        if values.dtype.kind != "f":
+        """Count the rows of a column with at least one value that is not NaN; 0 without such a column."""
+        values = self.columns.get(name, np.zeros(0))
+        if values.dtype.kind != "f" or not len(values):
             return len(values)
-        return (
-            int((~np.isnan(values.reshape(len(values), -1))).any(axis=1).sum())
-            if len(values)
-            else 0
-        )
+        return int((~np.isnan(values.reshape(len(values), -1))).any(axis=1).sum())
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> Self:
@@ -161,7 +157,6 @@ class RunRecord:
     gym: GymEvaluation | None = None
     provenance: Provenance | None = None
     checkpoints: Mapping[str, Checkpoint] | None = None  # best and latest
-    tasks: tuple[TaskMeta, ...] | None = None  # of the bank, in its order
     meta: Meta | None = None  # of the prepared data
     # By group of tasks and name of the split
     splits: Mapping[str, Mapping[str, Dataset]] | None = None
@@ -208,8 +203,7 @@ class RunRecord:
             source, _, column = need.partition(".")
             if column:
                 table: Table = getattr(self, source)
-                column = table.resolved(column)
-                rows = table.measured(column) if column in table else 0
+                rows = table.measured(table.resolved(column))
                 if rows < minimum:
                     return f"needs {minimum} measured rows of {need}, has {rows}"
             elif getattr(self, source) is None:
@@ -271,7 +265,13 @@ def _read(path: Path) -> pa.Table:
 def read_splits(prepared: Path) -> dict[str, dict[str, Dataset]]:
     """Load the samples of all splits, by group of tasks and name of the split, to see that they are apart."""
     held_out = load_held_out(prepared)
+    # Tasks from outside the suite have a group for each of their widths.
+    groups = {"held-out tasks": held_out}
+    groups |= {f"outside tasks {number}": tasks for number, tasks in enumerate(held_out.outside)}
     return {
         "tasks of training": {name: load_split(prepared, name) for name in ("train", "val")},
-        "held-out tasks": {"train": held_out.train, "val": held_out.val, "test": held_out.test},
+        **{
+            name: {"train": tasks.train, "val": tasks.val, "test": tasks.test}
+            for name, tasks in groups.items()
+        },
     }

@@ -106,12 +106,11 @@ def evaluate(
     )
     policies = {**seeds, **headroom.policies}
     accuracies = {name: per_seed.test_accuracy_pct for name, per_seed in policies.items()}
-    validations = -(-params.train.iterations // params.train.validate_every)
     return result.Evaluation(
         checkpoint=params.evaluate.checkpoint,
         checkpoint_iteration=checkpoint.manifest.iteration,
         machine=evaluated_on,
-        controller_trainings=params.train.envs * (params.train.iterations + validations),
+        controller_trainings=controller_trainings(params),
         data_sha256=setup.data_sha256,
         rng_seed=env.rng_seed,
         eval_seeds=len(setup.tasks),
@@ -135,6 +134,12 @@ def evaluate(
         },
         cases=best_and_worst(setup, headroom, learned) if learned else (),
     )
+
+
+def controller_trainings(params: Params) -> int:
+    """Count the host trainings that training the controller cost, validations included."""
+    validations = -(-params.train.iterations // params.train.validate_every)
+    return params.train.envs * (params.train.iterations + validations)
 
 
 def elsewhere(

@@ -107,18 +107,19 @@ def perform(name: str, tree: Params, workspace: Workspace, execution: Execution)
     Raises:
         SimicError: The stage refuses, or its params in params.yaml are not those that it ran with.
     """
-    _refuse_edited(name, tree, workspace, "run the same command again")
+    _refuse_edited(name, tree, workspace, f"changed before {name} ran; run the same command again")
     with stop_at_once(name):
         if name == "train":
             _train(tree, workspace, execution)
         else:
             stages.STAGES[name](tree, workspace)
+    remedy = f"restore the old values and run dvc commit -f {name}, or run again"
     _refuse_edited(
-        name, tree, workspace, f"restore the old values and run dvc commit -f {name}, or run again"
+        name, tree, workspace, f"changed while {name} ran, which is not recorded; {remedy}"
     )
 
 
-def _refuse_edited(name: str, tree: Params, workspace: Workspace, remedy: str) -> None:
+def _refuse_edited(name: str, tree: Params, workspace: Workspace, message: str) -> None:
     """Raise SimicError where params.yaml was edited since the run began.
 
     DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
@@ -127,9 +128,7 @@ def _refuse_edited(name: str, tree: Params, workspace: Workspace, remedy: str) -
     after = seals.params_of(name, params.load(workspace.params))
     edited = ", ".join(key for key in before if before[key] != after[key])
     if edited:
-        raise SimicError(
-            f"{workspace.params}: {edited} changed while {name} ran, which is not recorded; {remedy}"
-        )
+        raise SimicError(f"{workspace.params}: {edited} {message}")
 
 
 def _train(tree: Params, workspace: Workspace, execution: Execution) -> None:

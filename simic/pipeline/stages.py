@@ -152,8 +152,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     identity = seals.identify(workspace.root, "evaluate", params)
     headroom = result.read_headroom(_own_headroom(params, workspace))
     device = machine.configure(params.runtime)
-    saved = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
-    unchanged(workspace, workspace.checkpoints)  # they may be those of another run
+    saved = _evaluated_checkpoint(params, workspace)
     policies = params.evaluate.policies
     learned = Learned.of(saved, device)
     # In episodes of other lengths and on outside tables only the first policy plays: nobody reads the others there.
@@ -203,8 +202,7 @@ def _evaluate_gym(params: Params, workspace: Workspace) -> None:
     identity = seals.identify(workspace.root, "evaluate", params)
     headroom = gym_evaluation.read_headroom(_own_headroom(params, workspace))
     machine.configure(params.runtime)
-    saved = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
-    unchanged(workspace, workspace.checkpoints)
+    saved = _evaluated_checkpoint(params, workspace)
     with shown(params.runtime.progress, "evaluate", "policies") as progress:
         report = gym_evaluation.evaluate(params, saved, headroom, progress)
     with durable.new_directory(workspace.grown) as grown:
@@ -218,6 +216,13 @@ def _evaluate_gym(params: Params, workspace: Workspace) -> None:
         }
     )
     seals.write(workspace.root, identity)
+
+
+def _evaluated_checkpoint(params: Params, workspace: Workspace) -> checkpoint.Checkpoint:
+    """Read the checkpoint to evaluate; SimicError where it is not what train made: it may be that of another run."""
+    return checkpoint.read_published(
+        unchanged(workspace, workspace.checkpoints), params.evaluate.checkpoint
+    )
 
 
 def _own_headroom(params: Params, workspace: Workspace) -> Path:
@@ -239,7 +244,7 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> str:
     evaluation = result.read(unchanged(workspace, workspace.evaluation))
     device = machine.configure(params.runtime)
     saved = checkpoint.read_published(
-        workspace.checkpoints, evaluation.checkpoint or params.evaluate.checkpoint
+        unchanged(workspace, workspace.checkpoints), evaluation.checkpoint
     )
     return explaining.explain(
         evaluation, saved, workspace.prepared, params.runtime, device, task, step
@@ -314,7 +319,7 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
     if params.prepare.is_gym:
         return replace(run, meta=meta)
     splits = read_splits(workspace.prepared)
-    return replace(run, tasks=tuple(meta.tasks), meta=meta, splits=splits)
+    return replace(run, meta=meta, splits=splits)
 
 
 def unchanged(workspace: Workspace, path: Path) -> Path:

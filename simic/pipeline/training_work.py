@@ -2,10 +2,9 @@
 
 It is in .simic/work, in a folder named by the identity of the stage train. With more iterations it goes on. With other
 params, data or code training begins anew; what had been begun is then put by in .simic/previous, in place of what was
-there, and goes on when the earlier settings are restored. Finished trainings are in DVC and MLflow.
+there, and goes on when the earlier settings are restored. A finished training that DVC has recorded is removed.
 """
 
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import NamedTuple
 from simic import durable, seals
 from simic.data.batches import META_FILE
 from simic.params import Params, digest
+from simic.pipeline import dvc_record
 from simic.pipeline.paths import Workspace
 from simic.seals import Identity
 from simic.telemetry.naming import run_name
@@ -100,8 +100,9 @@ def begin(tree: Params, workspace: Workspace, fresh: bool) -> list[str]:
         return []  # training says so
     now = seals.identify(workspace.root, "train", tree)
     work = workspace.work(now.sha256)
-    for leftover in (*workspace.work_root.glob(".*"), *workspace.previous.glob(".*")):
-        shutil.rmtree(leftover)  # of a process that was killed
+    # A process that was killed while it removed a training left the rest of it under a hidden name.
+    for parent in (workspace.work_root, workspace.previous):
+        durable.clear_leftovers(parent)
     make_room(work)
     lines = list[str]()
     if not fresh and not Training.read(work).iterations:
@@ -132,7 +133,6 @@ def _take_up(now: Identity, work: Path, tree: Params, workspace: Workspace) -> l
         _note(training.folder, now)
         durable.remove_directory(work)
         durable.move_directory(training.folder, work)
-        assert training.identity is not None or training.folder.name == work.name
         changes = training.identity.changes(now) if training.identity else {}
         text = f"goes on with run {run_name(training.folder.name)} after {training.iterations} iterations"
         text += "".join(f"; {name} ({values}) changed" for name, values in changes.items())
@@ -160,16 +160,27 @@ def _put_by(training: Training, now: Identity, workspace: Workspace) -> list[str
         durable.remove_directory(training.folder)
         return []
     line = f"run {run_name(training.folder.name)} does not go on: {training.changed(now)}"
-    if training.finished:
+    if training.finished and _recorded(training, workspace):
         durable.remove_directory(training.folder)
         return [line]
-    if workspace.previous.exists():
-        shutil.rmtree(workspace.previous)
     target = workspace.previous / training.folder.name
+    durable.remove_directory(target)
     durable.move_directory(training.folder, target)
+    # Only now, so that a process that is killed in between leaves both.
+    for earlier in trainings(workspace):
+        if earlier.folder.parent == workspace.previous and earlier.folder != target:
+            durable.remove_directory(earlier.folder)
     return [
         f"{line}; its {training.iterations} iterations are put by in {target}: restore that to go on with them"
     ]
+
+
+def _recorded(training: Training, workspace: Workspace) -> bool:
+    """Tell whether DVC has the results of a training: otherwise its folder is the only place where they are."""
+    seal = seals.read(workspace.root, "train")
+    if seal is None or training.identity is None or seal.sha256 != training.identity.sha256:
+        return False
+    return dvc_record.is_recorded(workspace.root, seals.path_of(Path(), "train").as_posix())
 
 
 def clean(workspace: Workspace) -> Iterator[str]:

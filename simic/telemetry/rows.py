@@ -55,6 +55,7 @@ class StartRow(Row):
     code: str  # its revision
     changed_files: list[str] = []  # of the code, beside that revision
     start_iteration: int
+    iterations: int  # that training had from then on: its schedules may fall over all of them
     telemetry_files_dropped: int
     findings: list[FindingRow]
 

@@ -144,9 +144,20 @@ def open_session(
             recorder = files.enter_context(Recorder(work_dir, extent, iteration))
             lost = resume.lost_times(iteration, recorder.lost_times)
             findings += lost
-            _note_start(
-                work_dir, iteration, recorder.dropped, [*start.findings, *lost], code, changed_files
+            begun = StartRow(
+                name=run_name(work_dir.name),
+                command=_command(),
+                unix_seconds=round(time.time(), 3),
+                host=platform.node(),
+                process=os.getpid(),
+                code=code,
+                changed_files=list(changed_files),
+                start_iteration=iteration,
+                iterations=params.train.iterations,
+                telemetry_files_dropped=recorder.dropped,
+                findings=[*start.findings, *lost],
             )
+            starts.note(work_dir / starts.RUN_FILE, begun)
         # The checkpoint's tensors are not kept beside the state they were loaded into.
         del start
         yield Session(params, work_dir, state, recorder, store, identity, findings, ranks)
@@ -175,30 +186,6 @@ def _clear(work_dir: Path) -> None:
             shutil.rmtree(path)
         elif path.name not in (LOCK_FILE, run_layout.IDENTITY):
             path.unlink()
-
-
-def _note_start(
-    work_dir: Path,
-    iteration: int,
-    dropped: int,
-    findings: list[FindingRow],
-    code: str,
-    changed_files: Sequence[str],
-) -> None:
-    """Add an entry for this start: what differs between equal runs, and so is in no checkpoint."""
-    start = StartRow(
-        name=run_name(work_dir.name),
-        command=_command(),
-        unix_seconds=round(time.time(), 3),
-        host=platform.node(),
-        process=os.getpid(),
-        code=code,
-        changed_files=list(changed_files),
-        start_iteration=iteration,
-        telemetry_files_dropped=dropped,
-        findings=findings,
-    )
-    starts.note(work_dir / starts.RUN_FILE, start)
 
 
 def _command() -> str:

@@ -11,7 +11,7 @@ from simic.audit.audit import checks
 from simic.audit.derived import derived_evaluation, derived_headroom
 from simic.audit.findings import ReplayResult
 from simic.audit.provenance import Origin, Provenance
-from simic.audit.record import RunRecord
+from simic.audit.record import RunRecord, Table
 from simic.evaluation import endpoints
 from simic.evaluation.evaluate import summary
 from simic.evaluation.intervals import compare_with_all
@@ -300,19 +300,23 @@ def clean_run(published):
     """Read the defect-free run from its tables."""
     loaded = RunRecord.from_published(params(), published)
     tables = headroom()
-    derived = derived_evaluation(evaluation(found=tables), tables)
     replays = tuple(
         ReplayResult(part=part, outcome="equal", detail="all bytes")
         for part in ("training", "evaluation")
     )
-    return replace(
+    run = replace(
         loaded,
         headroom=derived_headroom(tables),
-        evaluation=derived,
+        evaluation=evaluation(found=tables),
         provenance=provenance(),
-        metrics={"telemetry/metrics.json": json.loads((published / "metrics.json").read_bytes())},
         replays=replays,
     )
+    run = replace(run, evaluation=derived_evaluation(run))
+    metrics = {
+        "reports/metrics.json": endpoints.metrics(run.evaluation),
+        "telemetry/metrics.json": json.loads((published / "metrics.json").read_bytes()),
+    }
+    return replace(run, metrics=metrics)
 
 
 def with_bad_returns(run):
@@ -356,6 +360,24 @@ class Plant:
 
     def attribute(self, **changes):
         return Plant(replace(self.run, **changes))
+
+
+def with_needs_alone(run, needs):
+    """Take away all that a check does not say it needs."""
+    tables = ("updates", "steps", "episodes", "validations")
+    columns = {
+        table: {
+            name: values
+            for name, values in getattr(run, table).columns.items()
+            if name in ("iteration", "step")
+            or any(f"{table}.{name}".startswith((need, f"{need}.")) for need in needs)
+        }
+        for table in tables
+    }
+    others = ("headroom", "evaluation", "gym_headroom", "gym", "provenance", "checkpoints")
+    others += ("meta", "splits", "metrics")
+    gone = dict.fromkeys(name for name in others if name not in needs)
+    return replace(run, **gone, **{table: Table(found) for table, found in columns.items()})
 
 
 def result(run, check_id):

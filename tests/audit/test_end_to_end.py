@@ -3,13 +3,15 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from markupsafe import escape
 
 from simic import seals
-from simic.audit import figures
+from simic.audit import figures, record
 from simic.audit.audit import checks, examine
 from simic.audit.findings import Status, Verdict
 from simic.audit.replay import RunFiles, replay_run
@@ -24,7 +26,7 @@ from simic.training.resume import LOST_BEST
 
 from .defects import put
 from .settings import small
-from .synthetic import Plant
+from .synthetic import Plant, with_needs_alone
 
 # What holds for any sound run, however short: replay, arithmetic of the reward, legality, records, hashes, revision.
 MUST_PASS = ("R1", "X9", "Z1", "Z2")
@@ -150,13 +152,19 @@ def test_rows_that_are_missing_are_found_and_stop_nothing(run):
         assert set(found) & {"C1", "C5"}
 
 
-def test_without_checkpoints_nothing_is_proven(run):
-    bare = replace(run, checkpoints=None)
-    for check in CHECKS:
-        # Splits are read from the data, which needs no checkpoint.
-        assert check.live or check.id == "C11" or check.run(bare).status is Status.NOT_EVALUATED, (
-            check.id
-        )
+@pytest.mark.parametrize("check", checks(is_gym=False), ids=lambda check: check.id)
+def test_a_check_reads_nothing_but_what_it_needs(check, run):
+    bare = check.run(with_needs_alone(run, check.needs))
+    assert bare.status is check.run(run).status, bare.measured
+
+
+NEEDS = [(check.id, need) for check in CHECKS for need in check.needs]
+
+
+@pytest.mark.parametrize(("name", "need"), NEEDS, ids=[f"{name}-{need}" for name, need in NEEDS])
+def test_without_what_it_needs_a_check_proves_nothing(name, need, run):
+    found = of(Plant(run).without(need), name)
+    assert found.status is Status.NOT_EVALUATED and need in found.measured
 
 
 def test_the_run_has_what_the_rules_are_about(run):
@@ -179,6 +187,7 @@ PLAIN = [
     ("C5", "updates", "env_steps", put(1, 0)),
     ("C5", "updates", "steps", add(0, 1)),
     ("C5", "updates", "samples", add(-1, 1)),
+    ("C5", "updates", "updates", add(-1, 1)),
     ("C5", "updates", "entropy_coef", add(-1, 1e-3)),
     ("C5", "updates", "learning_rate", add(0, 1e-5)),
     ("C6", "updates", "validation_accuracy", add(-1, 1.0)),
@@ -244,7 +253,32 @@ def raised(amount):
     return lambda value, tree: value + amount
 
 
+def test_schedules_are_those_of_the_length_that_training_had_then(run):
+    """Without a horizon they fall over all iterations; made longer, the earlier updates stay as they were."""
+    train = run.params.train.model_copy(update={"horizon": None})
+    ppo = train.ppo
+    steps = np.array([0, 1 / 1, 2 / 3, 1.0])  # two iterations at first, then four
+    coefficients = ppo.entropy_coef + steps * (ppo.entropy_coef_final - ppo.entropy_coef)
+    longer = replace(run, params=run.params.model_copy(update={"train": train}))
+    longer = Plant(longer).column("updates", "entropy_coef", lambda _: coefficients)
+    longer = longer.column(
+        "updates", "learning_rate", lambda rates: np.full_like(rates, ppo.learning_rate)
+    ).run
+    for lengths, status in (
+        (((0, 2), (2, 4)), Status.PASS),
+        (((0, 4),), Status.FINDING),
+        (((3, 4),), Status.PASS),  # earlier starts were lost: nobody knows
+    ):
+        origin = replace(run.provenance.origin, lengths=lengths)
+        provenance = replace(run.provenance, origin=origin)
+        assert of(replace(longer, provenance=provenance), "C5").status is status, lengths
+
+
 EDITED = [
+    ("controller_trainings", raised(1)),
+    ("test_samples", raised(1)),
+    ("eval_seeds", raised(1)),
+    ("episode_steps", raised(1)),
     ("standings/held_out/random_search/1", raised(0.1)),
     ("comparisons/0/p_value", lambda p, tree: 0.5 * p),
     ("checkpoint_iteration", lambda old, tree: 1),
@@ -256,12 +290,38 @@ def test_a_claim_that_does_not_follow_is_found(path, change, run):
     assert of(edited(run, path, change), "X8").status is Status.FINDING
 
 
-def test_a_sample_in_two_splits_is_found(run):
-    splits = run.splits["tasks of training"]
-    x = splits["val"].x.clone()
-    x[3] = splits["train"].x[7]
-    shared = {"tasks of training": {**splits, "val": replace(splits["val"], x=x)}}
-    assert of(replace(run, splits=shared), "C11").status is Status.FINDING
+def copied(splits, row):
+    """Copy a training sample, changed by ``row``, into the validation split; nothing else is equal."""
+    train = splits["train"].x.clone()
+    val = splits["val"].x.clone()
+    train[7] = row(train[7])
+    val[3] = train[7]
+    return {"train": replace(splits["train"], x=train), "val": replace(splits["val"], x=val)}
+
+
+CLIP = 5.0
+ROWS = [
+    (lambda row: row, Status.FINDING),
+    (lambda row: row.flatten().index_fill(0, torch.tensor(0), CLIP).view_as(row), Status.FINDING),
+    (lambda row: torch.full_like(row, CLIP), Status.PASS),  # equal by the clipping, perhaps
+    (lambda row: (100 * row).long(), Status.FINDING),  # text
+]
+
+
+@pytest.mark.parametrize(("row", "status"), ROWS)
+def test_a_sample_in_two_splits_is_found(row, status, run):
+    shared = copied(run.splits["tasks of training"], row)
+    splits = run.splits | {"outside tasks 0": shared}
+    assert of(replace(run, splits=splits), "C11").status is status
+
+
+def test_splits_of_outside_tasks_are_read_too(tmp_path, monkeypatch):
+    shared = SimpleNamespace(
+        train=1, val=2, test=3, outside=(SimpleNamespace(train=4, val=5, test=6),)
+    )
+    monkeypatch.setattr(record, "load_held_out", lambda _: shared)
+    monkeypatch.setattr(record, "load_split", lambda _, name: name)
+    assert record.read_splits(tmp_path)["outside tasks 0"] == {"train": 4, "val": 5, "test": 6}
 
 
 def test_a_replay_of_growth_differs_where_the_record_was_edited(run, workspace):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from simic.audit import audit
+from simic.audit.checks.base import Check
 from simic.audit.findings import ReplayResult, Verdict
 from simic.audit.record import RunRecord, Table
 from simic.audit.replay import RunFiles, differences, replay_run
@@ -16,6 +17,8 @@ from simic.audit.report import markdown
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from tests.gym_run import TREE, gym_run
+
+from .synthetic import with_needs_alone
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,12 @@ def test_the_report_has_everyone_who_played(workspace: Workspace, run: RunRecord
     assert "withheld" in markdown(run, audit.examine(with_step(run, "reward"), "x"))
 
 
+@pytest.mark.parametrize("check", audit.checks(is_gym=True), ids=lambda check: check.id)
+def test_a_check_reads_nothing_but_what_it_needs(check: Check, run: RunRecord) -> None:
+    bare = check.run(with_needs_alone(run, check.needs))
+    assert bare.status is check.run(run).status, bare.measured
+
+
 def with_step(run: RunRecord, column: str) -> RunRecord:
     """Change one step of every environment in the record."""
     values = run.steps.column(column).copy()
@@ -77,6 +86,9 @@ def test_a_claim_that_does_not_follow_is_found(run: RunRecord) -> None:
         run, "policies", "learned", "mean_return", "estimate", change=lambda value: value + 5.0
     )
     assert "Y3" in audit.examine(changed, "x").unsound
+    for count in ("env_steps", "eval_seeds", "rng_seed"):
+        changed = claimed(run, count, change=lambda value: value + 1)
+        assert "Y3" in audit.examine(changed, "x").unsound, count
 
 
 def replays(run: RunRecord, workspace: Workspace) -> dict[str, ReplayResult]:

@@ -123,7 +123,7 @@ def test_the_four_lines_of_a_clean_run(clean, verdict):
         == f"PPO scores {score} points on 6 held-out tasks of known kinds, {gain} more than the "
         + ("untuned hand rule.")
     )
-    assert lines.record.startswith("The record is sound: ")
+    assert lines.record.startswith("The record is not proven: ")  # tables have no checkpoints
     assert lines.replay == "Training: equal (all bytes). Evaluation: equal (all bytes)."
     assert lines.learning.startswith("Nothing was found: ")
 
@@ -148,7 +148,7 @@ def test_the_sentence_is_made_of_numbers_that_were_derived_again(clean):
     tree = clean.evaluation.model_dump()
     tree["standings"]["held_out"]["policies"]["learned"]["score"]["estimate"] += 2.0
     claimed = replace(clean, evaluation=type(clean.evaluation).model_validate(tree))
-    derived = derived_evaluation(claimed.evaluation, claimed.headroom)
+    derived = derived_evaluation(claimed)
     assert (
         growth_sentence(derived)
         == growth_sentence(clean.evaluation)
@@ -156,7 +156,8 @@ def test_the_sentence_is_made_of_numbers_that_were_derived_again(clean):
     )
     verdict = examine(claimed, "x")
     assert verdict.unsound == ("X8",) and verdict.summary.what.startswith("The result is withheld")
-    assert verdict.summary.record.startswith("The record is not sound: X8")
+    assert verdict.summary.record.startswith("The record is not sound: 1 of ")
+    assert verdict.summary.record.endswith("(X8).")
 
 
 @pytest.mark.parametrize("outcome", ["differs", "not possible"])
@@ -248,7 +249,7 @@ def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
         "E1",
     ]
     unknown = {result.check for result in verdict.with_status(Status.NOT_EVALUATED)}
-    lacking = {"checkpoints", "tasks", "splits"}  # the run on tables has none
+    lacking = {"checkpoints", "meta", "splits"}  # the run on tables has none
     assert {check.id for check in checks(is_gym=False) if lacking & {*check.needs}} <= unknown
     page = report.html(run, verdict, ())
     assert page.index("does not reproduce the log-probabilities") < page.index(
@@ -290,6 +291,8 @@ def test_report_of_a_bare_run_is_whole(verdict):
     bare = RunRecord(params())
     found = examine(bare, "bare")
     assert not found.with_status(Status.PASS)
+    assert found.summary.record.startswith("The record is not proven: 0 of ")
+    assert '"record_sound": 0' in found.metrics()
     page = report.html(bare, found, panels_of(bare))
     Page(page)
     assert page.count("The policy was not evaluated.") == 3

@@ -111,6 +111,10 @@ def test_what_ran_is_recorded_and_then_neither_entry_does_anything_until_params_
     with pytest.raises(SimicError, match=r"train changed while train ran.*dvc commit -f train"):
         chain(workspace, fresh=True)
     assert (workspace.root / "dvc.lock").read_text() == lock
+    # Edited before the stage, nothing has run yet.
+    with pytest.raises(SimicError, match=r"train changed before train ran; run the same command"):
+        tree = params.load(workspace.params, ["train.envs=48"])
+        engine.refresh("train", tree, workspace, engine.Execution(), lambda line: None)
 
 
 def leave_a_default_out(workspace: Workspace) -> None:

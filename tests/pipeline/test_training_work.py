@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from simic import seals
+from simic import durable, seals
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import doctor, engine, stages, training_work
+from simic.pipeline import doctor, dvc_record, engine, stages, training_work
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
 from simic.training import run_layout
@@ -112,14 +112,54 @@ def test_without_a_horizon_of_its_own_the_schedule_is_said_to_change(copy: Works
 
 
 @pytest.mark.parametrize("override", ["train.ppo.gamma=0.9", "rng_seed=7", "train.horizon=7"])
-def test_after_a_finished_training_other_settings_begin_anew_in_one_line(
-    copy: Workspace, override: str
+def test_after_a_recorded_training_other_settings_begin_anew_in_one_line(
+    copy: Workspace, override: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dvc_record, "is_recorded", lambda *_: True)
     [line] = begin(lasting(LONG, override), copy)
     assert " does not go on: " in line and override.partition("=")[0] in line
     assert folders(copy) == [
         work_of(copy, lasting(LONG, override)).relative_to(copy.state).as_posix()
     ]
+
+
+def test_a_finished_training_that_nothing_else_has_is_put_by(copy: Workspace) -> None:
+    """As when it was killed before its results were published, and then params were edited."""
+    [line] = begin(lasting(SHORT, "rng_seed=7"), copy)
+    assert f"its {SHORT} iterations are put by in {copy.previous}" in line
+    [line] = begin(lasting(SHORT), copy)
+    assert line.startswith("goes on with run ") and line.endswith(f"after {SHORT} iterations")
+
+
+def test_what_was_put_by_stays_until_the_next_is(
+    unfinished: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(lasting(LONG, "rng_seed=7"), unfinished)
+    put_by = folders(unfinished)[-1]
+    shutil.copytree(
+        unfinished.state / put_by,
+        work_of(unfinished, lasting(LONG, "rng_seed=7")),
+        dirs_exist_ok=True,
+    )
+
+    def full(*_: object) -> None:
+        raise OSError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "move_directory", full)
+        with pytest.raises(OSError, match="no room"):
+            begin(lasting(LONG, "rng_seed=8"), unfinished)
+    assert put_by in folders(unfinished)
+
+
+def test_files_of_others_in_the_folder_of_trainings_disturb_nobody(unfinished: Workspace) -> None:
+    for parent in (unfinished.work_root, unfinished.previous):
+        parent.mkdir(exist_ok=True)
+        (parent / ".DS_Store").write_text("of a file manager")
+        (parent / ".abc.12.old").mkdir()
+    assert begin(lasting(LONG), unfinished) == []
+    assert (unfinished.work_root / ".DS_Store").exists()
+    assert not (unfinished.work_root / ".abc.12.old").exists()
 
 
 def test_unfinished_training_is_put_by_and_goes_on_when_its_settings_are_back(

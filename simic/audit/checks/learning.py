@@ -414,6 +414,7 @@ ERRORS = 4.0  # standard errors of the contribution
     question="Was every host as good when its seed was fossilized as when it was germinated?",
     needs=(
         "steps.effective_op",
+        "steps.slot",
         "steps.live_accuracy",
         "steps.contribution",
         "steps.contribution_se",

@@ -29,6 +29,7 @@ from simic.audit.derived import (
 )
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord, Steps
+from simic.data.bank import CLIP_DEVIATIONS
 from simic.data.batches import Dataset
 from simic.evaluation.gym_evaluation import GymEvaluation, GymHeadroom
 from simic.evaluation.result import Evaluation, Frozen, HeadroomReport
@@ -38,8 +39,8 @@ from simic.training.gym_task import tally_episodes
 from simic.training.resume import LOST_BEST
 
 STORED = 1e-6  # relative and absolute: sums of what is stored in float32
-CLIPPED = 5.0  # what the values of a table are within
 RATE_FALLS = 0.8  # share of a linear learning rate that is gone in the last update
+SCHEDULES = ("entropy_coef", "learning_rate")
 AT_THE_END = (
     "committed_accuracy",
     "live_accuracy",
@@ -117,7 +118,12 @@ def _differences(expected: Mapping[str, Array], run: RunRecord, iteration: int) 
     subject="growth",
     title="Episodes are not what their steps add up to",
     question="Do returns, lengths, counts and last measurements of episodes follow from their steps?",
-    needs=("checkpoints", "steps.reward", "episodes.return"),
+    needs=(
+        *(f"steps.{name}" for name in ("reward", "valid", "effective_op", "stage", "panicked")),
+        *(f"steps.{name}" for name in AT_THE_END),
+        *(f"episodes.{name}" for name in ("return", "length", "germinated", "fossilized")),
+        *(f"episodes.{name}" for name in ("panicked", *AT_THE_END)),
+    ),
 )
 def _episodes_add_up(run: RunRecord) -> Outcome:
     problems: list[Evidence] = []
@@ -146,6 +152,8 @@ def _episodes_add_up(run: RunRecord) -> Outcome:
         "steps.starts",
         "steps.terminated",
         "steps.truncated",
+        "episodes.episodes",
+        "episodes.return",
         "episodes.length",
     ),
     threshold="any difference, or a start that does not follow an end",
@@ -169,14 +177,12 @@ def _gym_episodes_add_up(run: RunRecord) -> Outcome:
     subject="growth",
     title="Reward components do not add up to the reward",
     question="Is the reward of every step the sum of its components?",
-    needs=("steps.reward", "steps.valid"),
+    needs=("steps.reward", "steps.components", "steps.valid"),
     post_hoc=False,  # training on a wrong reward can be stopped
     fix="Pay nothing outside the registered reward terms.",
 )
 def _components_add_up(run: RunRecord) -> Outcome:
     components = run.steps.below("components")
-    if not components:
-        return undecided("no reward components are recorded")
     # Rows after a rollback are no experience.
     difference = np.abs(run.steps.column("reward") - np.sum(list(components.values()), axis=0))
     difference = np.where(run.steps.column("valid"), difference, 0.0)
@@ -211,7 +217,7 @@ def _actions_are_legal(run: RunRecord) -> Outcome:
     subject="growth",
     title="Validity of rows does not follow the rollbacks",
     question="Is every row valid up to a rollback and none after it?",
-    needs=("steps.valid", "steps.panicked", "steps.step"),
+    needs=("steps.valid", "steps.panicked", "steps.op"),
     post_hoc=False,
     severity="high",
     threshold="a valid row after its host's rollback, or an invalid row without one before it",
@@ -237,7 +243,12 @@ def _ops(run: RunRecord, bad: Array) -> list[Evidence]:
     id="C5",
     title="Counters do not agree with what was done",
     question="Are environment steps, samples, optimiser steps and rows counted correctly, and schedules followed?",
-    needs=("checkpoints", "params", "steps.valid", "updates.steps", "updates.env_steps"),
+    needs=(
+        "checkpoints",
+        "steps.valid",
+        *(f"updates.{name}" for name in ("env_steps", "samples", "updates", "steps")),
+        *(f"updates.{name}" for name in SCHEDULES),
+    ),
 )
 def _counts_agree(run: RunRecord) -> Outcome:
     assert run.checkpoints is not None  # stated in needs
@@ -266,12 +277,13 @@ def _counts_agree(run: RunRecord) -> Outcome:
                 valid,
             )
     wrong = {name: pair for name, pair in counts.items() if pair[0] != pair[1]}
-    # Schedules, where they are furthest from what is expected.
-    for name, expected in _schedules(run).items():
+    # Schedules, where they are wrong first; NaN is expected of updates whose schedule nobody knows.
+    for name, expected in zip(SCHEDULES, _schedules(run), strict=True):
         recorded = updates.column(name)
-        worst = int(np.abs(recorded - expected).argmax())
-        if not np.isclose(recorded[worst], expected[worst], rtol=STORED, atol=0.0):
-            wrong[name] = (recorded[worst], expected[worst])
+        equal = np.isclose(recorded, expected, rtol=STORED, atol=0.0) | np.isnan(expected)
+        if not equal.all():
+            first = int(equal.argmin())
+            wrong[name] = (recorded[first], expected[first])
     problems: list[Evidence] = [
         {"what": name, "recorded": float(recorded), "expected": float(expected)}
         for name, (recorded, expected) in wrong.items()
@@ -279,26 +291,31 @@ def _counts_agree(run: RunRecord) -> Outcome:
     return judged(problems, f"{len(counts)} counts, {int(optimiser_steps.sum())} optimiser steps")
 
 
-def _schedules(run: RunRecord) -> dict[str, Values]:
+def _schedules(run: RunRecord) -> tuple[Values, Values]:
     """Derive the entropy coefficient and the learning rate of each update from the params."""
     train = run.params.train
+    # Without a horizon they fall over all iterations, and a run may have been made longer on the way.
+    iterations = run.updates.column("iteration")
+    horizon = np.full(len(iterations), np.nan)
+    starts = run.provenance.origin.lengths if run.provenance and not train.horizon else ()
+    for begin, length in starts or ((0, train.horizon or train.iterations),):
+        horizon[iterations >= begin] = length
     # Only updates that took a step count.
     stepped = run.updates.column("steps") > 0
     before = np.concatenate(([0], np.cumsum(stepped)[:-1]))
-    progress = np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
+    progress = np.minimum(1.0, before / np.maximum(1, horizon - 1))
     falls = RATE_FALLS if train.ppo.learning_rate_schedule == "linear" else 0.0
-    return {
-        "entropy_coef": train.ppo.entropy_coef
-        + progress * (train.ppo.entropy_coef_final - train.ppo.entropy_coef),
-        "learning_rate": train.ppo.learning_rate * (1.0 - falls * progress),
-    }
+    return (
+        train.ppo.entropy_coef + progress * (train.ppo.entropy_coef_final - train.ppo.entropy_coef),
+        train.ppo.learning_rate * (1.0 - falls * progress),
+    )
 
 
 @record_check(
     id="C6",
     title="The best checkpoint is not the best",
     question="Is the best checkpoint the one with the highest mean score in validation?",
-    needs=("checkpoints", "updates.validation_accuracy", "validations.return"),
+    needs=("checkpoints", "updates.validation_accuracy"),
     threshold="a mean that is not that of its episodes, or another iteration than that of the first maximum",
     complete=False,  # validation is not played in every iteration
 )
@@ -308,6 +325,8 @@ def _best_is_best(run: RunRecord) -> Outcome:
         return undecided(f"a better checkpoint was lost on the way: {losses[-1].message}")
     # Validations have the mean score of their episodes.
     column = "return" if run.params.prepare.is_gym else "score"
+    if not run.validations.measured(column):
+        return undecided(f"validation episodes have no {column}")
     episodes = zip(
         run.validations.column("iteration").tolist(),
         run.validations.column(column).tolist(),
@@ -346,24 +365,21 @@ def _best_is_best(run: RunRecord) -> Outcome:
     subject="growth",
     title="Training and validation tasks are mixed up",
     question="Were training episodes played on training tasks, and validation episodes on validation tasks?",
-    needs=("checkpoints", "tasks", "params", "episodes.task", "validations.task"),
+    needs=("meta", "episodes.task", "validations.task"),
     threshold="an episode on a task of another group; training tasks that are not dealt out in turn",
 )
 def _tasks_apart(run: RunRecord) -> Outcome:
-    assert run.tasks is not None  # stated in needs
-    groups = [task.group for task in run.tasks]
-    if len(groups) == 1:
-        return undecided("there is one task, which serves everything")
-    # Each group of tasks for its purpose.
-    problems: list[Evidence] = []
-    for table, group in ((run.episodes, "train"), (run.validations, "val")):
-        for task in np.unique(table.column("task")).tolist():
-            if not 0 <= task < len(groups) or groups[task] != group:
-                problems.append({"what": f"task of a {group} episode", "task": int(task)})
+    assert run.meta is not None  # stated in needs
+    # Each group of tasks for its purpose; a single task serves all.
+    problems: list[Evidence] = [
+        {"what": f"task of a {group} episode", "task": task}
+        for table, group in ((run.episodes, "train"), (run.validations, "val"))
+        for task in np.setdiff1d(table.column("task"), run.meta.of_group(group)).tolist()
+    ]
     # In turn: the tasks of consecutive hosts and iterations follow each other.
     tasks = run.episodes.column("task")
     first = run.episodes.column("iteration")[:, None] * tasks.shape[1]
-    turns = (tasks - first - np.arange(tasks.shape[1])) % groups.count("train")
+    turns = (tasks - first - np.arange(tasks.shape[1])) % len(run.meta.of_group("train"))
     if len(np.unique(turns)) > 1:
         problems.append({"what": "tasks that are not dealt out in turn"})
     return judged(problems, f"{len(np.unique(tasks))} training tasks")
@@ -385,10 +401,7 @@ def _splits_apart(run: RunRecord) -> Outcome:
     compared = 0
     # Splits of one group serve the same tasks; those of different groups may share samples.
     for group, splits in run.splits.items():
-        first = next(iter(splits.values()))
-        if not first.x.is_floating_point():
-            return undecided("sequences have no labels of their own")
-        for task in range(first.tasks):
+        for task in range(next(iter(splits.values())).tasks):
             earlier: set[bytes] = set()
             for name, split in splits.items():
                 samples = _samples(split, task)
@@ -400,9 +413,9 @@ def _splits_apart(run: RunRecord) -> Outcome:
 
 
 def _samples(split: Dataset, task: int) -> set[bytes]:
-    """List the bytes of the samples of a task, without those that were clipped: these may be equal by that alone."""
+    """List the bytes of the samples of a task, without those clipped in every column: these may be equal by that."""
     samples = split.x[task * len(split) : (task + 1) * len(split)].flatten(1)
-    clipped = (samples.abs() == CLIPPED).any(dim=1)
+    clipped = (samples.abs() == CLIP_DEVIATIONS).all(dim=1) & samples.is_floating_point()
     return {sample.tobytes() for sample in samples[~clipped].numpy(force=True)}
 
 
@@ -427,10 +440,7 @@ def _evaluation_follows(run: RunRecord) -> Outcome:
         )
     derived = {
         "headroom.json": (partial(derived_headroom, run.headroom), run.headroom),
-        "evaluation.json": (
-            partial(derived_evaluation, run.evaluation, run.headroom),
-            run.evaluation,
-        ),
+        "evaluation.json": (partial(derived_evaluation, run), run.evaluation),
     }
     return _follow(run, run.headroom, run.evaluation, shared, derived)
 
@@ -445,7 +455,7 @@ def _evaluation_follows(run: RunRecord) -> Outcome:
 )
 def _gym_evaluation_follows(run: RunRecord) -> Outcome:
     assert run.gym_headroom is not None and run.gym is not None  # stated in needs
-    derived = {"evaluation.json": (partial(derived_gym, run.gym), run.gym)}
+    derived = {"evaluation.json": (partial(derived_gym, run), run.gym)}
     return _follow(run, run.gym_headroom, run.gym, ("data_sha256", "peer"), derived)
 
 
@@ -498,10 +508,10 @@ def _follow(
 )
 def _metrics_follow(run: RunRecord) -> Outcome:
     assert run.metrics is not None  # stated in needs
-    derived = {
-        place: numbers for place, numbers in derived_metrics(run).items() if place in run.metrics
-    }
-    recorded = {place: run.metrics[place] for place in derived}
-    wrong = list(apart(derived, recorded))[:MOST_EVIDENCE]
-    count = sum(len(numbers) for numbers in recorded.values())
+    derived = derived_metrics(run)
+    if not (derived or run.metrics):
+        return undecided("there are neither tables nor numbers")
+    # A file without its tables, and tables without their file, differ as a whole.
+    wrong = list(apart(derived, run.metrics))[:MOST_EVIDENCE]
+    count = sum(len(numbers) for numbers in run.metrics.values())
     return judged([{"number": place} for place in wrong], f"{count} numbers")

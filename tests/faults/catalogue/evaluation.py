@@ -105,8 +105,8 @@ FAULTS: Faults = {
         "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
         Patch(
             STAGES,
-            "params.evaluate.checkpoint)\n    unchanged(workspace, workspace.checkpoints)  # they may",
-            '"latest")\n    unchanged(workspace, workspace.checkpoints)  # they may',
+            "unchanged(workspace, workspace.checkpoints), params.evaluate.checkpoint\n",
+            'unchanged(workspace, workspace.checkpoints), "latest"\n',
         ),
     ),
     "greedy-is-sampled": fault(
