@@ -47,6 +47,7 @@ class ProgressArtifact(Observer):
         iterations = update.iteration + 1
         if time.monotonic() >= self._next_update or iterations == self._iterations:
             self._next_update = time.monotonic() + SECONDS_BETWEEN_UPDATES
+            # Each update is a request to the server: with one for every iteration short iterations would wait for it.
             percent = 100.0 * iterations / max(self._iterations, 1)
             self._show(percent, f"run {self._name}: iteration {iterations} of {self._iterations}")
 

@@ -33,6 +33,7 @@ def run(work: Callable[[threading.Event], T], grace_seconds: float = GRACE_SECON
     threading.Thread(target=body, name="stage", daemon=True).start()
     try:
         return future.result()
+    # Prefect cancels by an exception in this thread; training in the other one must save first.
     except BaseException:
         stop.set()
         # A signal to the group may follow one to this process; it must not cut the saving short.

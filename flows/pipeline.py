@@ -38,6 +38,7 @@ def run_stage(name: str, tree: params.Params) -> bool:
     def work(stop: threading.Event) -> bool:
         return engine.refresh(name, tree, workspace, engine.Execution(observers, stop), _say)
 
+    # In a thread: Prefect's signal handlers keep the main one, and a cancelled training saves its state.
     ran = interruptible.run(work)
     artifacts.publish(name, workspace)
     return ran
@@ -59,10 +60,12 @@ def simic(overrides: Overrides | None = None) -> State:
     workspace = Workspace(Path.cwd())
     run_id = UUID(flow_run.get_id())
     with recovery.alive(workspace.root, run_id), engine.workspace_lock(workspace):
+        # A run that is repeated after a crash has task runs that nobody will end.
         recovery.close_dead_tasks(run_id)
         first, *later = stages.STAGES
         changes = writer.from_model(overrides) if overrides else []
         tree = params.load(workspace.params, changes)
+        # Only the first stage is inside: what it refuses costs nothing and is taken back.
         with engine.overridden(workspace, changes, _say):
             run_stage.with_options(name=first)(first, tree)
 

@@ -45,10 +45,12 @@ def put_back(flow: Flow, flow_run: FlowRun, state: State) -> None:
 
 def close_dead_tasks(flow_run_id: UUID) -> None:
     """Mark task runs of a killed attempt as crashed; they would stay Running for ever."""
+    # Only those of this flow run: task runs of others may really be running.
     running = TaskRunFilter(
         state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING]))
     )
     flow_runs = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
+    # Forced, since Prefect's rules refuse to end a task run that no process answers for.
     with get_client(sync_client=True) as client:
         for task_run in client.read_task_runs(task_run_filter=running, flow_run_filter=flow_runs):
             client.set_task_run_state(
@@ -64,6 +66,7 @@ def reconcile(root: Path, flow_name: str) -> list[str]:
     Returns:
         A line for each run.
     """
+    # A crash of the whole machine calls no hook, so the server still believes these to be in progress.
     unfinished = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
     filters = {
         "flow_filter": FlowFilter(name=FlowFilterName(any_=[flow_name])),
@@ -73,6 +76,7 @@ def reconcile(root: Path, flow_name: str) -> list[str]:
     }
     attempts = _attempts(root)
     with get_client(sync_client=True) as client:
+        # A living process holds the lock of its run, also one that another runner started.
         dead = [
             run
             for run in client.read_flow_runs(**filters)
@@ -85,6 +89,7 @@ def _settle(client: SyncPrefectClient, run: FlowRun, attempts: int) -> str:
     if run.state_type == StateType.CANCELLING:
         client.set_flow_run_state(run.id, Cancelled(message="its process is gone"), force=True)
         return "cancelled"
+    # A run that dies again and again is not repeated for ever: it may be what kills the machine.
     if _retry(client, run, attempts):
         return "resumes"
     client.set_flow_run_state(run.id, Crashed(message="its process was killed"), force=True)

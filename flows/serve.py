@@ -57,6 +57,7 @@ async def _serve() -> None:
     runner = Runner(name="simic", limit=1, pause_on_shutdown=False)
     await register(runner)
     serving = asyncio.create_task(runner.start())
+    # The line below tells `make serve` and its tests that runs are accepted from now on.
     while not runner.started and not serving.done():
         await asyncio.sleep(0.05)
     # Prefect's own handler exits in the middle of its event loop and kills the run without a word.
@@ -75,6 +76,7 @@ async def _serve() -> None:
 async def _let_runs_save() -> None:
     """Pass SIGTERM on; a run then saves its state and reports, while the server is still up."""
     deadline = time.monotonic() + GRACE_SECONDS
+    # Not the runner's children alone: a run goes on when the runner that started it has died.
     for pid in recovery.living(Path.cwd()):
         os.kill(pid, signal.SIGTERM)
         while psutil.pid_exists(pid) and time.monotonic() < deadline:
@@ -88,6 +90,7 @@ def main() -> None:
         with get_client(sync_client=True) as client:
             while client.api_healthcheck() is not None:
                 time.sleep(0.2)
+        # Before anything is served: then a run whose lock is free surely has no process.
         for line in recovery.reconcile(root, simic.name):
             _log.warning("run left unfinished: %s", line)
         asyncio.run(_serve())

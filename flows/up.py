@@ -20,6 +20,7 @@ def main() -> None:
     """Start everything with PORT and MLFLOW_PORT, and end when all have ended."""
     prefect_port = os.environ.get("PORT") or PREFECT_PORT
     mlflow_port = os.environ.get("MLFLOW_PORT") or MLFLOW_PORT
+    # The children inherit it. Job execution is off since MLflow would start more processes for it.
     os.environ |= {
         "PREFECT_PORT": prefect_port,  # honcho gives every process a PORT of its own
         "PREFECT_API_URL": f"http://127.0.0.1:{prefect_port}/api",
@@ -29,6 +30,7 @@ def main() -> None:
         "DO_NOT_TRACK": "1",
         "PYTHONUNBUFFERED": "1",
     }
+    # A user's shell knows the usual port only.
     elsewhere = (
         "" if prefect_port == PREFECT_PORT else f"PREFECT_API_URL={os.environ['PREFECT_API_URL']} "
     )
@@ -38,6 +40,7 @@ def main() -> None:
         f"start a run  {elsewhere}prefect deployment run simic/train --watch",
     ):
         print(printable(line), flush=True)
+    # By default honcho kills after five seconds, in the middle of saving.
     manager.KILL_WAIT = GRACE_SECONDS
     # honcho itself would die of a closed terminal and leave its children behind.
     signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))

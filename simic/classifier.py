@@ -108,6 +108,7 @@ class GrownModel:
 
 def probabilities(network: GrownNetwork, x: Any) -> np.ndarray:
     """Compute a grown network's probabilities for raw samples, float64 ``[N, classes]``."""
+    # Tables are encoded as for training; columns are found by name.
     inputs = network.structure.inputs
     assert inputs is not None
     if inputs.layout == "table":

@@ -355,6 +355,7 @@ def doctor(
     from simic.pipeline import doctor as physician
 
     workspace = _workspace()
+    # What is stored elsewhere says nothing about this machine.
     answers = [] if run is not None else physician.examine(workspace)
     answers += physician.examine_stored(run or workspace.root)
     for answer in answers:
@@ -368,6 +369,7 @@ def show() -> None:
     """Open the report in a browser, and print where it is."""
     import webbrowser
 
+    # The path is printed in any case: over ssh no browser opens.
     report = _workspace().reports / "report.html"
     if not report.exists():
         raise SimicError(f"{report}: there is no report yet; simic run makes one")
@@ -379,6 +381,7 @@ def show() -> None:
 def _to_the_audit(set_: list[str] | None, params: Path | None, fresh: bool = False) -> None:
     """Run the whole chain and print the result, also where ``audit.fail_on`` makes it fail."""
     try:
+        # audit.fail_on turns findings into an error; the result is printed all the same.
         _chain("audit", set_, params, fresh)
     except AuditFailed:
         _tell_result()
@@ -389,6 +392,7 @@ def _to_the_audit(set_: list[str] | None, params: Path | None, fresh: bool = Fal
 def _tell_result() -> None:
     from simic.pipeline import run_summary
 
+    # Read from the files, so that a run that was up to date prints the same.
     summary = run_summary.of(_workspace())
     for line in summary.lines:
         _say(line, alarming=summary.alarming)
@@ -430,6 +434,7 @@ def _interruptible(body: Callable[[], T], doing: str) -> T:
     from simic.training.interrupts import Interrupted, stop_at_once
 
     try:
+        # Signals count from here on: loading torch alone takes seconds.
         with stop_at_once(doing):
             return body()
     except Interrupted as stopped:
@@ -445,6 +450,7 @@ def _workspace() -> "Workspace":
 
 def _say(text: str, alarming: bool = False) -> None:
     """Print at once, with what a terminal would obey made visible; in red on a terminal where it is ``alarming``."""
+    # NO_COLOR as on no-color.org: whatever its value, unless empty.
     coloured = alarming and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for line in text.split("\n"):
         print(f"{RED}{printable(line)}{PLAIN}" if coloured else printable(line), flush=True)

@@ -43,6 +43,7 @@ def with_checksum(content: dict[str, Any]) -> bytes:
 def checked(written: bytes) -> dict[str, Any]:
     """Read what ``with_checksum`` wrote; ValueError for anything else."""
     try:
+        # The checksum is one field, and the text must be exactly what would be written.
         content = json.loads(written)
     except RecursionError:
         raise ValueError("not JSON") from None
@@ -114,6 +115,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     What was at ``target`` is replaced, then deleted. One writer per target: what a killed one left there
     is deleted first.
     """
+    # A sibling is on the same file system, where a rename is one step.
     target.parent.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(target)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
@@ -152,11 +154,13 @@ def exchange(first: Path, second: Path) -> bool:
     """Exchange two names at once; False, with nothing done, where the system cannot: only Linux can."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
+    # Not Linux, or an old C library.
     except (AttributeError, OSError):
         return False
     if rename(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
+    # The kernel or the file system does not have the call.
     if number in (errno.ENOSYS, errno.EINVAL):
         return False
     raise OSError(number, os.strerror(number), str(first), None, str(second))
@@ -168,6 +172,7 @@ def remove_directory(path: Path) -> None:
     """
     _clear_leftovers(path)
     if path.exists():
+        # First renamed: a half-removed directory would look like a damaged one.
         aside = path.with_name(f".{path.name}.{os.getpid()}.old")
         path.rename(aside)
         sync(path.parent)
@@ -183,6 +188,7 @@ def clear_leftovers(folder: Path) -> None:
 
 def put_aside(path: Path) -> Path:
     """Rename something damaged to ``damaged-…``, in place of an earlier one; return the new path."""
+    # One of each name is enough to look at; more would fill the disk.
     aside = path.with_name(f"damaged-{path.name}")
     _remove(aside)
     return path.rename(aside)
@@ -218,6 +224,7 @@ def _clear_leftovers(path: Path) -> None:
 def _clear_temporaries(path: Path) -> None:
     """Delete what killed processes of this machine left of a file that was to get this name."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        # The name has the number of the process: a living one is still writing.
         process = leftover.name.removesuffix(".tmp").rpartition(".")[2]
         if process.isdecimal() and not _is_running(int(process)):
             leftover.unlink(missing_ok=True)
@@ -294,6 +301,7 @@ def locked(path: Path, doing: str, patience_seconds: float = 0.0) -> Iterator[No
 
 def _held(path: Path, doing: str) -> Held:
     try:
+        # The file may be empty for a moment, or go away just now.
         name = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         name = ""

@@ -52,6 +52,7 @@ def is_memory_shortage(error: Exception) -> bool:
 
 def out_of_memory(error: Exception) -> str:
     """Say in one line what to lower after such an error."""
+    # Some such errors have no message at all.
     cause = str(error).strip().splitlines() or ["no more to be had"]
     return f"out of memory ({cause[0]}); lower {MEMORY_KEYS}, or take smaller data"
 
@@ -61,6 +62,7 @@ def exit_with_message(program: str) -> Iterator[None]:
     """Turn what the user can put right into one line on stderr and exit code 2."""
     try:
         yield
+    # In the order of how much is known about the cause.
     except SimicError as error:
         reason = str(error)
     except (MemoryError, RuntimeError) as error:

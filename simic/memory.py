@@ -13,6 +13,7 @@ _CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memor
 
 def machine_bytes() -> int:
     """Measure the bytes this process may use: of the machine, its container or its own limit, whichever is least."""
+    # A container's limit is in its control group, a user's in the limits of the process.
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limits += [
         limit

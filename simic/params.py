@@ -502,6 +502,7 @@ def load(
     values. The user's files are in ``extensions``, by default beside the file.
     """
     tree, folder = read_tree(path, overrides), extensions or path.parent / EXTENSIONS_FOLDER
+    # Defaults would hide that an editor or a full disk cut the file.
     missing = [key for key in Params.model_fields if key not in tree]
     if whole and missing:
         raise SimicError(
@@ -533,6 +534,7 @@ def validate(
 
 
 def _validated(tree: dict[str, Any], extensions: Path) -> Params:
+    # Extensions come first: they register the names that the rest is checked against.
     for name in _Extended.model_validate(tree).extensions:
         registry.load_extension(extensions / f"{name}.py")
     return Params.model_validate(tree)
@@ -549,6 +551,7 @@ def digest(*trees: BaseModel | dict[str, Any] | list[str] | str | int) -> str:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Describe the leaves that differ between two trees, by dotted name, each as ``old → new``."""
     changed: dict[str, str] = {}
+    # Sections recurse; anything else is compared as a whole, lists too.
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -564,6 +567,7 @@ MAX_BYTES, MAX_DEPTH, MAX_VALUES = 1_000_000, 20, 10_000
 
 def read_tree(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
     """Return the raw mapping of a params file with overrides applied, not yet validated."""
+    # The reader that TextIOWrapper makes knows every kind of line end.
     content = read_file(path, MAX_BYTES, "run from the project's root or pass --params FILE")
     try:
         text = io.TextIOWrapper(io.BytesIO(content), "utf-8").read()
@@ -580,17 +584,10 @@ def read_tree(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
     return tree
 
 
-def value_at(tree: dict[str, Any], key_path: str) -> Any:
-    """Look up what stands at a dotted key of a params tree; None where nothing does."""
-    value: Any = tree
-    for key in key_path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
 def parse(text: str, source: str) -> Any:
     """Return YAML as plain mappings, lists, strings, numbers, booleans and nulls; SimicError for all else."""
     try:
+        # Events first: deep nesting would exhaust the parser that builds values.
         _refuse_tags_and_depth(text, source)
         value = YAML(typ="safe").load(text)
     except MarkedYAMLError as error:
@@ -606,6 +603,7 @@ def parse(text: str, source: str) -> Any:
 
 def _refuse_tags_and_depth(text: str, source: str) -> None:
     """Raise SimicError for tags, which ask for other types, and for nesting deeper than any params have."""
+    # A tag may ask for any Python type, also where the loader is called safe.
     depth = 0
     for event in YAML(typ="safe").parse(text):
         name, line = type(event).__name__, event.start_mark.line + 1
@@ -626,6 +624,7 @@ class _Plain:
         self.source, self.values = source, 0
 
     def copy(self, value: Any, where: tuple[str, ...]) -> Any:
+        # Counted where values are used, since ten nested anchors of ten make ten billion.
         self.values += 1
         if self.values > MAX_VALUES or len(where) > MAX_DEPTH:
             raise SimicError(
@@ -660,6 +659,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         raise SimicError(
             f"{source}: must be KEY.PATH=VALUE, for example train.ppo.learning_rate=1e-4"
         )
+    # As YAML, so that numbers, lists and null mean what they mean in the file.
     value = parse(text, source)
     *sections, leaf = name.split(".")
     for section in sections:
@@ -674,6 +674,7 @@ def refuse_repeated(overrides: list[str] | None) -> list[str] | None:
     seen = list[str]()
     for override in overrides or []:
         key = override.partition("=")[0]
+        # A section that is set after one of its keys would silently take that back.
         for earlier in seen:
             if f"{earlier.partition('=')[0]}.".startswith(f"{key}."):
                 raise SimicError(f"-S {override}: undoes -S {earlier}; give {key} once")

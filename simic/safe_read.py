@@ -18,6 +18,7 @@ def read_file(path: Path, most: int, missing: str) -> bytes:
         SimicError: names what is wrong with the file.
     """
     try:
+        # Asked before it is opened: opening a pipe would wait for a writer.
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise SimicError(f"{path}: must be a regular file, no directory, pipe or device")

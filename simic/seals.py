@@ -41,6 +41,7 @@ class Sealed(NamedTuple):
     writes: tuple[str, ...]
 
 
+# Shared by several stages: what plays episodes, and what hosts are made of.
 _HOSTS = ("agent", "data/batches.py", "durable.py", "envs", "program.py")
 _BASE = ("growth", "rng.py", "transfer.py")
 _MEASURING = (
@@ -178,6 +179,7 @@ def path_of(root: Path, stage: str) -> Path:
 
 def identify(root: Path, stage: str, tree: Params) -> Identity:
     """Compute the identity of a stage from the code, params and inputs that are there now."""
+    # What was made by earlier stages counts by its bytes, not by how it was made.
     sealed = STAGES[stage]
     reads = {place: content_hash(root / place) for place in sealed.reads}
     if (
@@ -210,6 +212,7 @@ def raw_data(root: Path) -> Path:
 
 def _source_hash(root: Path, source: str) -> str:
     """Hash the user's own file. Where it is gone, what was prepared from it counts as it was."""
+    # A user may delete a source that is prepared; a changed one must be noticed.
     file = raw_data(root) / source
     prepared = root / "data" / "prepared" / "meta.json"
     if file.exists() or not prepared.exists():
@@ -232,6 +235,7 @@ def write(root: Path, identity: Identity) -> None:
 
 def _sealed(root: Path, identity: Identity) -> Seal:
     """Hash the outputs of a stage as they are now, beside its identity."""
+    # Files that differ between equal runs are hashed apart, so that the other hashes can be compared.
     places = STAGES[identity.stage].writes
     files = (
         path for place in places for path in sorted((root / place).rglob("*")) if path.name in APART
@@ -263,6 +267,7 @@ def broken(root: Path, tree: Params) -> tuple[list[str], list[str]]:
 
     A stage that left nothing is not looked at.
     """
+    # In the order in which stages ran: what one made, the next must have read.
     problems = list[str]()
     looked = list[str]()
     made: dict[str, tuple[str, str]] = {}  # by place: the stage that made it, and its hash then
@@ -287,6 +292,7 @@ def broken(root: Path, tree: Params) -> tuple[list[str], list[str]]:
 
 def refuse_changed(root: Path, place: str) -> None:
     """Raise SimicError where a place differs from what its stage sealed; one without a seal passes."""
+    # Every place has one stage that makes it.
     stage = next(stage for stage, sealed in STAGES.items() if place in sealed.writes)
     file = path_of(root, stage)
     if not file.exists():
@@ -345,6 +351,7 @@ def content_hash(place: Path) -> str:
         for path in place.rglob("*")
         if path.is_file() and path.name not in APART and path.suffix != ".pyc"
     )
+    # Names are hashed with the contents: swapped files would otherwise go unnoticed.
     listed = "".join(
         f"{durable.sha256(path)} {path.relative_to(place).as_posix()}\n" for path in files
     )
@@ -365,6 +372,7 @@ def explain_damage(root: Path, params: Params) -> Iterator[None]:
         TypeError,
         ValueError,
     ) as error:
+        # Only now, since hashing takes seconds, and mostly nothing is wrong.
         damaged, _ = broken(root, params)
         if not damaged:
             raise

@@ -121,7 +121,7 @@ def derived_metrics(run: RunRecord) -> dict[str, dict[str, float]]:
         metrics["reports/metrics.json"] = endpoints.metrics(derived_evaluation(run))
     elif run.gym is not None:
         metrics["reports/metrics.json"] = json.loads(gym_evaluation.metrics(derived_gym(run)))
-    if len(run.updates):
+    if "best_iteration" in run.updates:
         metrics["telemetry/metrics.json"] = json.loads(_curves(run).metrics())
     return metrics
 

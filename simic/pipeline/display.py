@@ -57,6 +57,7 @@ def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[
     if style == "none":
         yield lambda part, count, total: None
         return
+    # A log file has no cursor: a line now and then, and one at the end of each part.
     if not is_live(style):
         yield _lines(command, unit)
         return
@@ -64,6 +65,7 @@ def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[
     with ProgressLines(
         description, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True
     ) as bar:
+        # One row for all parts: their names and numbers differ, and only one is in progress.
         row = bar.add_task(f"{command}: beginning", total=None)
 
         def progress(part: str, count: int, total: int) -> None:
@@ -110,6 +112,7 @@ class LiveView(Lines):
         self._train = info.params.train
         self._name = info.name
         self._begin_iteration(info.start_iteration, "starting")
+        # Transient, so that lines printed meanwhile stay, and the picture leaves none behind.
         self._live = Live(
             console=self._console,
             get_renderable=self._picture,
@@ -135,6 +138,7 @@ class LiveView(Lines):
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         super().on_iteration(update, episode)
         self._begin_iteration(update.iteration + 1, "saving")
+        # Each of the following changes once in an iteration; the picture is drawn several times a second.
         self._entropy = f"{update.metrics['entropy']:.2f}"
         if update.validation_accuracy == update.validation_accuracy:  # not NaN
             best = f"best after iteration {update.best_iteration}"
@@ -158,6 +162,7 @@ class LiveView(Lines):
     def _picture(self) -> RenderableType:
         total = self._train.iterations
         now = self._clock()
+        # Learning counts as one more step, so that the bar does not stand still before the next iteration.
         steps = self._train.longest_episode + 1
         progress = self._iteration + self._step / steps
         since_start = progress - self._first
@@ -177,6 +182,7 @@ class LiveView(Lines):
         return Group(head, rows)
 
     def _rows(self, now: float) -> dict[str, str]:
+        # Of this iteration alone: the rate of the whole run would hide that it has become slow.
         decisions = self._step * self._train.envs
         seconds = now - self._iteration_began
         rate = (

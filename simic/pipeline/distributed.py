@@ -43,16 +43,19 @@ def main() -> None:
 
 
 def _train(tree: params.Params, workspace: Workspace, fresh: bool) -> None:
+    # Every process computes the identity for itself; equal files make it equal.
     work = workspace.work(stages.fingerprint(tree, workspace))
     stop = threading.Event()
     code = dvc_record.code_revision(workspace.root)
     with stop_on_signals(stop), joined(tree.runtime) as ranks, ExitStack() as held:
+        # One process holds the workspace for all; the others wait here, or fail with it.
         ranks.from_first(lambda: held.enter_context(engine.workspace_lock(workspace)))
         ranks.from_first(lambda: training_work.begin(tree, workspace, fresh))
         session = held.enter_context(
             open_session(tree, work, workspace.prepared, fresh, ranks, code)
         )
         watching = ()
+        # Rows of all hosts reach the first process, which alone watches and logs.
         if ranks.leads:
             baseline_scores = stages.baseline_scores(tree, workspace)
             watching = display.beside(

@@ -38,11 +38,13 @@ class Answer:
 
 def examine(workspace: Workspace) -> list[Answer]:
     """Check what a run needs, in the order in which to put things right."""
+    # Checkpoints are written beside the old ones, so that a full disk stops a run late.
     free = shutil.disk_usage(workspace.root).free / 2**30
     writable = os.access(workspace.root, os.W_OK)
     device = (
         torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU (none is needed)"
     )
+    # Each answer is the condition of the next: without packages DVC cannot be asked.
     return [
         _asked("packages", _packages),
         _asked("params.yaml", lambda: f"valid, rng_seed {params.load(workspace.params).rng_seed}"),
@@ -93,6 +95,7 @@ def _training(workspace: Workspace) -> str:
 def examine_stored(run: Path) -> list[Answer]:
     """Check a folder of .simic/work, or a project and all such folders in it; SimicError where it is neither."""
     workspace = Workspace(run)
+    # A single work folder may come from elsewhere, as in a bug report.
     if not workspace.params.exists() and (
         (run / IDENTITY).exists() or any((run / CHECKPOINTS).glob("[0-9]*"))
     ):
@@ -112,6 +115,7 @@ def _damaged(name: str, what: str, then: str) -> Answer:
 def _seals(root: Path) -> Iterator[Answer]:
     """Hold what every stage has made against the hashes that it noted."""
     for stage, sealed in seals.STAGES.items():
+        # A stage that has not run yet is not damaged.
         if not any((root / place).exists() for place in sealed.writes):
             continue
         name = f"made by {stage}"
@@ -124,6 +128,7 @@ def _seals(root: Path) -> Iterator[Answer]:
                 then,
             )
             continue
+        # Files that differ between equal runs have hashes of their own in the seal.
         noted = seal.writes | seal.apart
         other = [
             place for place, digest in noted.items() if seals.content_hash(root / place) != digest
@@ -140,6 +145,7 @@ def _work(folder: Path) -> Iterator[Answer]:
     store = CheckpointStore(folder / CHECKPOINTS, 1)
     log = Chain.of(folder / LOG)
     try:
+        # The very function that the next start calls: so that both say the same.
         start, newer = resume.usable(store, log)
     except SimicError as error:
         yield Answer(f"{name}, checkpoints", False, f"not usable: {error}")
@@ -168,6 +174,7 @@ def _work(folder: Path) -> Iterator[Answer]:
         )
     for iteration, damage in newer.items():
         yield _damaged(f"{name}, checkpoint {iteration}", str(damage), then)
+    # The identity is compared when params change, so that its damage shows late.
     if (folder / IDENTITY).exists() and training_work.Training.read(folder).identity is None:
         then = "with its params, data and code the next start writes it again, with others it cannot go on"
         yield _damaged(f"{name}, {IDENTITY}", "its checksum does not match", then)

@@ -37,6 +37,7 @@ class Busy(SimicError):
 
 def is_stale(root: Path, stage: str) -> bool:
     """Ask DVC whether code, params, inputs or outputs of a stage differ from dvc.lock; SimicError where it cannot."""
+    # DVC refuses to start without git, unless it is told that there is none.
     adopt_scm(root)
     restore(root)
     return bool(json.loads(_patiently(root, "status", "--json", stage)))
@@ -44,6 +45,7 @@ def is_stale(root: Path, stage: str) -> bool:
 
 def is_recorded(root: Path, file: str) -> bool:
     """Tell whether dvc.lock has a stage's file as it is now; without DVC, so that a stage which DVC runs can ask."""
+    # The hash counts, and not the time of the file: git sets that anew at each checkout.
     path = root / file
     outputs = [output for stage in _recorded(root).values() for output in stage.get("outs") or ()]
     hashes = [
@@ -60,11 +62,13 @@ def sees_no_change(root: Path, stage: str) -> bool:
     DVC watches more than what decides a result: each file of extensions/, and how a value is written in params.yaml.
     What other stages made is left out: the seals compare that.
     """
+    # Params by value: a comment or another order of keys in params.yaml is no change.
     entry = _recorded(root).get(stage) or {}
     tree = read_tree(root / "params.yaml")
     values = (entry.get("params") or {}).get("params.yaml") or {}
     if any(value_at(tree, key) != value for key, value in values.items()):
         return False
+    # Files by the hash that DVC would compute.
     watched = {dep["path"]: dep.get("md5") for dep in entry.get("deps") or ()}
     places = watched.keys() - {*seals.STAGES[stage].reads}
     return all(_hash_of(root / place) == watched[place] for place in places)
@@ -81,6 +85,7 @@ def _hash_of(place: Path) -> str:
         {"md5": _md5(path.read_bytes()), "relpath": path.relative_to(place).as_posix()}
         for path in files
     ]
+    # DVC's own order and form: any other text has another hash.
     listed.sort(key=operator.itemgetter("relpath"))
     return f"{_md5(json.dumps(listed, sort_keys=True).encode())}.dir"
 
@@ -93,6 +98,7 @@ def commit(root: Path, stage: str) -> None:
     """Record the stage's outputs as they are now; wait for another DVC process to finish before giving up."""
     adopt_scm(root)
     restore(root)
+    # DVC truncates dvc.lock before it writes: killed in between it would lose all other stages.
     copy = Workspace(root).state / f"{BEFORE}{stage}"
     lock = root / "dvc.lock"
     copy.parent.mkdir(exist_ok=True)
@@ -142,12 +148,14 @@ def restore(root: Path) -> None:
         stage = copy.name.removeprefix(BEFORE)
         before = copy.read_bytes()
         try:
+            # The entry of the stage itself may have changed: that is what was being recorded.
             now = _stages(lock)
             lost = bool(before) and any(
                 now.get(name) != entry for name, entry in _stages(copy).items() if name != stage
             )
         except ValueError:
             lost = True
+        # Otherwise the record is whole, and the copy has done its service.
         if lost and before:
             durable.replace_file(lock, before)
         elif lost:  # there was none
@@ -202,6 +210,7 @@ def code_revision(root: Path) -> str:
 
 def changed_files(root: Path) -> list[str]:
     """List the files of the code that differ from the commit of the checkout, or from what was installed."""
+    # Untracked files count: an extension that was never added decides results too.
     status = _git(root, "status", "--porcelain", "--untracked-files=all", "--", *CODE)
     return sorted({line[3:] for line in status.splitlines()} | {*_edited_installation()})
 
@@ -266,6 +275,7 @@ def _dvc(root: Path, *arguments: str) -> str:
     )
     if done.returncode == 0:
         return done.stdout
+    # DVC has no exit code for this.
     if any(phrase in done.stderr for phrase in _BUSY_PHRASES):
         holder = (
             done.stderr.partition("being blocked by:")[2].strip().splitlines()[:1]

@@ -59,10 +59,12 @@ def run_chain(
     Returns:
         The names of the stages that ran.
     """
+    # The order of the table is that in which stages read each other.
     order = list(stages.STAGES)
     first, *rest = order[: order.index(last) + 1]
     if last == "train":
         rest = ["train"]  # it needs no headroom, and shows one that is there
+    # Refusals come from the first stage, which reads the data; later ones cost hours and keep the overrides.
     with overridden(workspace, overrides, say):
         ran = [first] if refresh(first, tree, workspace, execution, say) else []
     return ran + [name for name in rest if refresh(name, tree, workspace, execution, say)]
@@ -74,11 +76,13 @@ def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution,
     if up_to_date(name, tree, workspace) and not (execution.fresh and name == "train"):
         if name == "audit":
             log_run(tree, workspace)  # MLflow may have been away before
+        # DVC watches more than a result depends on; recorded anew, dvc status is clean.
         if not dvc_record.sees_no_change(workspace.root, name):
             dvc_record.commit(workspace.root, name)
         say(f"{name}: up to date")
         return False
     say(f"{name}: running")
+    # The stage is out of date, or training is to begin anew.
     stop = execution.stop or threading.Event()
     perform(name, tree, workspace, replace(execution, stop=stop))
     # A stage that is done is recorded before a signal ends the run.
@@ -107,6 +111,7 @@ def perform(name: str, tree: Params, workspace: Workspace, execution: Execution)
     Raises:
         SimicError: The stage refuses, or its params in params.yaml are not those that it ran with.
     """
+    # The params were loaded before the earlier stages ran, perhaps hours ago.
     _refuse_edited(name, tree, workspace, f"changed before {name} ran; run the same command again")
     with stop_at_once(name):
         if name == "train":
@@ -144,6 +149,7 @@ def log_run(tree: Params, workspace: Workspace) -> None:
     from simic.audit.findings import read_verdict
     from simic.pipeline import run_summary, tracking
 
+    # MLflow gets the words that the report has, so that the two never disagree.
     verdict = read_verdict(workspace.reports)
     tags = {**provenance(workspace), "simic.unsound": ", ".join(verdict.unsound)}
     description = "  \n".join(run_summary.of(workspace).lines)
@@ -156,6 +162,7 @@ def run_alone(name: str, tree: Params, workspace: Workspace) -> None:
     Training that is recorded already is asked for by ``dvc repro -f``: it begins anew. Where DVC sees a change that
     decides no result there is nothing to do, and DVC records the change.
     """
+    # DVC itself asked for the stage: it found a change, or was forced.
     recorded = up_to_date(name, tree, workspace)
     if recorded and not dvc_record.sees_no_change(workspace.root, name):
         print(printable(f"{name}: up to date"), flush=True)
@@ -181,6 +188,7 @@ def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iter
     try:
         yield
     except SimicError:
+        # Bytes decide whether it is still the file that was written here.
         if (
             written != before and workspace.params.read_bytes() == written
         ):  # else a hand has changed it meanwhile

@@ -69,6 +69,7 @@ def grow(
     """
     if request.out.exists():
         raise SimicError(f"{request.out}: already exists; choose another folder or remove it")
+    # The data are in a temporary folder for as long as networks are trained on them.
     with growth(params, workspace, request) as (setup, policy):
         for note in setup.data.notes if setup.data is not None else ():
             say(note)

@@ -20,6 +20,7 @@ def write(path: Path, overrides: list[str]) -> list[str]:
     Returns:
         A line ``key: old -> new`` for every value that differs.
     """
+    # Compared as values: what is written in another way, 1e-4 as 0.0001, is no change.
     before = read_tree(path)
     after = read_tree(path, overrides)
     values = {
@@ -28,9 +29,11 @@ def write(path: Path, overrides: list[str]) -> list[str]:
     changes = list[str]()
     for key, new in values.items():
         old = value_at(before, key)
+        # 1 == 1.0 == True in Python, and not in params.
         if old != new or type(old) is not type(new):
             changes.append(f"{key}: {json.dumps(old)} -> {json.dumps(new)}")
     if changes:
+        # ruamel keeps comments and order; whether it kept the values too is checked by reading the result.
         text = _edited(path, values)
         if json.dumps(parse(text, str(path)), sort_keys=True) != json.dumps(after, sort_keys=True):
             raise SimicError(
@@ -44,6 +47,7 @@ def from_file(path: Path, overrides: list[str] | None = None) -> list[str]:
     """Return every value of a params file, changed by overrides and filled up with defaults, as overrides. An extension
     that lies beside the file and not in this project is copied into it.
     """
+    # Before the file is read: its params may use names that the extension registers.
     own, given = Path(params.EXTENSIONS_FOLDER), path.parent / params.EXTENSIONS_FOLDER
     for name in read_tree(path, overrides).get("extensions") or ():
         file = f"{name}.py"
@@ -74,6 +78,7 @@ def _leaves(
 
 def _edited(path: Path, values: dict[str, Any]) -> str:
     """Return the file's text with only these values replaced."""
+    # Long lines and quotes stay as the user wrote them.
     editor = YAML()
     editor.width = 4096
     editor.preserve_quotes = True
@@ -81,6 +86,7 @@ def _edited(path: Path, values: dict[str, Any]) -> str:
     editor.representer.add_representer(float, _float)
     editor.representer.add_representer(str, _text)
     tree = editor.load(path.read_text(encoding="utf-8"))
+    # A section that the file leaves out is made; its other keys stay defaults.
     for key, value in values.items():
         *sections, leaf = key.split(".")
         section = tree

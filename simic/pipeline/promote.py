@@ -47,12 +47,14 @@ def promote(params: Params, workspace: Workspace, run: str | None = None) -> Pro
         SimicError: there is no such version, the two cannot be compared, or MLflow does not answer.
     """
     try:
+        # Who competes.
         client, experiment_id = tracking.connect(workspace)
         name = tracking.registered_name(params.prepare.dataset)
         champion = tracking.version_with(client, name, CHAMPION)
         challenger = find_challenger(client, experiment_id, name, run)
         if champion is not None and champion.version == challenger.version:
             raise SimicError(f"version {challenger.version} of {name} is the champion already")
+        # What speaks against the challenger: its audit, then the champion.
         reasons = audit_reasons(client, challenger)
         lines = [f"challenger  version {challenger.version}"]
         if champion is None:
@@ -67,6 +69,7 @@ def promote(params: Params, workspace: Workspace, run: str | None = None) -> Pro
                 reasons.append(
                     f"the interval over the champion is not above 0 (its lower end is {difference.low:+.2f})"
                 )
+        # Aliases move last, so that nothing is half promoted.
         if not reasons:
             tracking.give_alias(client, challenger, CHAMPION)
     except tracking.TROUBLE as error:
@@ -88,6 +91,7 @@ def find_challenger(
                 f"{name}: no version is the challenger; a finished run with a sound record is: simic run"
             )
         return challenger
+    # Runs may be named as the terminal named them; of versions MLflow knows the id alone.
     versions = {
         version.run_id: version for version in client.search_model_versions(f"name = '{name}'")
     }
@@ -106,6 +110,7 @@ def find_challenger(
 def audit_reasons(client: MlflowClient, version: ModelVersion) -> list[str]:
     """Say what the audit of a version's run has against it."""
     with tempfile.TemporaryDirectory(prefix="simic-promote-") as folder:
+        # The findings that were logged with the run: the workspace may have another run by now.
         path = client.download_artifacts(version.run_id or "", "findings.json", folder)
         try:
             verdict = Verdict.from_json(Path(path).read_bytes())
@@ -114,6 +119,7 @@ def audit_reasons(client: MlflowClient, version: ModelVersion) -> list[str]:
                 f"findings.json of version {version.version}: damaged, or of another version of simic; "
                 "run simic audit again"
             ) from None
+    # A result that is withheld counts for nothing; grave findings need a human.
     reasons = [f"its result is withheld ({', '.join(verdict.unsound)})"] if verdict.unsound else []
     grave = [
         finding.check for finding in verdict.findings if finding.severity in ("critical", "high")
@@ -134,6 +140,7 @@ def compare(
     """
     first = recorded_evaluation(params, client, challenger)
     second = recorded_evaluation(params, client, champion)
+    # Otherwise the difference would be one of tasks and not of policies.
     other = [
         field for field in SHARED if getattr(first, field, None) != getattr(second, field, None)
     ]
@@ -165,6 +172,7 @@ def scores(evaluation: Evaluation | GymEvaluation, params: Params) -> Values:
         return np.array(evaluation.policies[LEARNED].per_seed.returns)
     hosts = evaluation.policies[LEARNED].per_seed
     bare = evaluation.host.params
+    # The price of the present params for both: a policy may have been trained at another one.
     points = score(
         np.array(hosts.val_accuracy_pct), np.array(hosts.params) - bare, bare, params.train.price
     )

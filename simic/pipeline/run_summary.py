@@ -32,6 +32,7 @@ def of(workspace: Workspace) -> RunSummary:
     """Summarize the finished run of a workspace."""
     verdict = read_verdict(workspace.reports)
     counts = verdict.counts()
+    # The headline of Prefect's state has room for a few words.
     grave = counts["critical"] + counts["high"]
     headline = f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}"
     is_gym = result.schema_of(workspace.evaluation) == gym_evaluation.SCHEMA
@@ -41,6 +42,7 @@ def of(workspace: Workspace) -> RunSummary:
 
 def _next(verdict: Verdict, is_gym: bool) -> str:
     """Say what a careful user does now."""
+    # The gravest first: damaged files explain all other differences.
     layers = {finding.layer for finding in verdict.findings}
     if "X6" in verdict.unsound:
         return "do not use the numbers: simic doctor names the changed files; dvc checkout restores them"

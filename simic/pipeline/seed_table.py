@@ -36,6 +36,7 @@ def read_folder(folder: Path) -> SeedRun:
 def read_experiments(root: Path) -> list[SeedRun]:
     """Read the evaluated experiments that `dvc exp show` lists."""
     runs = []
+    # A failed or queued experiment has no metrics and is left out.
     for commit in json.loads(dvc_record.experiments(root)):
         for experiment in commit["experiments"] or ():
             data = experiment["revs"][0]["data"] or {}
@@ -66,8 +67,10 @@ def lines(runs: Sequence[SeedRun], metric: str) -> Iterator[str]:
     for run in runs:
         if metric not in run.metrics:
             raise SimicError(f"--metric {metric}: must be one of {', '.join(sorted(run.metrics))}")
+    # What is equal in all runs says nothing about a setting.
     keys = sorted({key for run in runs for key in run.params} - {SEED})
     varied = [key for key in keys if len({run.params.get(key) for run in runs}) > 1]
+    # A seed that ran twice counts once.
     values: dict[str, dict[str, float]] = {}  # by setting, by seed
     for run in runs:
         setting = " ".join(f"{key}={run.params.get(key, '-')}" for key in varied) or "params.yaml"
@@ -76,6 +79,7 @@ def lines(runs: Sequence[SeedRun], metric: str) -> Iterator[str]:
         scores = list(by_seed.values())
         mean = f"{scores[0]:.2f} (one seed)"
         if len(scores) > 1:
+            # Over seeds, since one training is one sample of a setting, however many tasks it was scored on.
             interval = intervals.mean_interval(scores)
             mean = f"{interval.estimate:.2f} [{interval.low:.2f}, {interval.high:.2f}] ({len(scores)} seeds)"
         yield f"{setting}   {metric} {mean}"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 def prepare(params: Params, workspace: Workspace) -> None:
     """Read the task's data, check it, split it: data/prepared."""
+    # Before anything is made: outputs belong to the code and inputs that were there at the beginning.
     identity = seals.identify(workspace.root, "prepare", params)
     if params.prepare.is_gym:
         gym_env.prepare(params.prepare.gym, params.rng_seed, workspace.prepared)
@@ -55,10 +56,12 @@ def train(
     checkpoints/, models/, telemetry/. Raise ``Interrupted`` when asked to stop. The work directory stays: training that
     is finished is published again, not done again, and can be made longer.
     """
+    # The identity names the work directory, so that other settings never meet these checkpoints.
     identity = seals.identify(workspace.root, "train", params)
     work = workspace.work(identity.sha256)
     stop = stop or threading.Event()
     code = dvc_record.code_revision(workspace.root)
+    # Asked once, at the start: what is edited later is not what trains.
     changed = dvc_record.changed_files(workspace.root)
     with (
         stop_on_signals(stop),
@@ -68,6 +71,7 @@ def train(
     ):
         shown_to = beside(observers, params.runtime.progress, baseline_scores(params, workspace))
         counters = trainer.train(session, shown_to, stop)
+        # Without a validation there is no best one, and the latest stands for it.
         best = counters.best_iteration or counters.iteration
         _publish(session, workspace, best, counters.iteration)
         seals.write(workspace.root, identity)
@@ -79,6 +83,7 @@ def baseline_scores(params: Params, workspace: Workspace) -> dict[str, float]:
     """
     from simic.evaluation import endpoints, gym_evaluation, result
 
+    # Floors of other data or settings beside the curve would mislead.
     if not seals.holds(workspace.root, "headroom", params):
         return {}
     if params.prepare.is_gym:
@@ -87,11 +92,13 @@ def baseline_scores(params: Params, workspace: Workspace) -> dict[str, float]:
     if headroom.validation:
         return headroom.validation
     standings = next(iter(headroom.standings.values())).policies
+    # A single data set has no validation tasks: its held-out scores are all there is.
     names = ("static", endpoints.COMMON, endpoints.ORACLE_TASK)
     return {name: standings[name].score.estimate for name in names if name in standings}
 
 
 def _publish(session: Session, workspace: Workspace, best: int, latest: int) -> None:
+    # Checkpoints first: what is published later can be made again from them.
     extent = session.recorder.flush()
     session.checkpoints.publish(
         workspace.checkpoints, best, latest, publish.links(session.work_dir, extent)
@@ -99,6 +106,7 @@ def _publish(session: Session, workspace: Workspace, best: int, latest: int) -> 
     saved = session.checkpoints.read(best)
     learned = Learned.of(saved)
     meta = read_meta(workspace.prepared)
+    # The card says that nothing was evaluated yet; the audit writes the one with results.
     if session.params.prepare.is_gym:
         text = card.gym_card(learned, saved.manifest, meta, card.NOT_EVALUATED)
     else:
@@ -119,6 +127,7 @@ def headroom(params: Params, workspace: Workspace) -> None:
     reports/headroom.json.
     """
     identity = seals.identify(workspace.root, "headroom", params)
+    # All is measured in memory, and replaces the old file in one step.
     if params.prepare.is_gym:
         from simic.evaluation import gym_evaluation
 
@@ -150,6 +159,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.evaluation.scoring import EvaluationSetup, Performance
 
     identity = seals.identify(workspace.root, "evaluate", params)
+    # Rules and schedules were measured there: the policy meets the same hosts and is compared with them.
     headroom = result.read_headroom(_own_headroom(params, workspace))
     device = machine.configure(params.runtime)
     saved = _evaluated_checkpoint(params, workspace)
@@ -187,6 +197,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
                     grown,
                 )
 
+        # The two files change together, since the audit derives one from the other.
         report = evaluation.evaluate(setup, players, headroom, params, saved, on_end, elsewhere)
         metrics = json.dumps(endpoints.metrics(report), indent=2) + "\n"
         durable.replace_files(
@@ -241,6 +252,7 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> str:
     from simic.evaluation import explain as explaining
     from simic.evaluation import result
 
+    # The checkpoint that was evaluated, whatever params.yaml names by now.
     evaluation = result.read(unchanged(workspace, workspace.evaluation))
     device = machine.configure(params.runtime)
     saved = checkpoint.read_published(
@@ -264,11 +276,13 @@ def audit(params: Params, workspace: Workspace) -> None:
     from simic.audit.replay import RunFiles, replay_run
     from simic.audit.report import write_report
 
+    # Damaged files may end in any error of a reader: the seals then say what is damaged.
     identity = seals.identify(workspace.root, "audit", params)
     with (
         seals.explain_damage(workspace.root, params),
         shown(params.runtime.progress, "audit", "steps") as progress,
     ):
+        # Replays come before the checks, which judge them like any other evidence.
         run = recorded(params, workspace)
         if params.audit.replay:
             files = RunFiles(workspace.prepared, workspace.telemetry, workspace.checkpoints)
@@ -284,6 +298,7 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
     from simic.audit.record import RunRecord, read_splits
     from simic.evaluation import gym_evaluation, result
 
+    # What is missing stays None: a check that needs it says so, and the report is still made.
     provenance, checkpoints = trace(params, workspace.root)
     files = {
         "reports/metrics.json": workspace.metrics,

@@ -103,6 +103,7 @@ class Store(NamedTuple):
 
     def find_run(self, name: str) -> str | None:
         """Find the id of the run with this name; deleted runs do not count."""
+        # By a tag of ours: a user may rename the run.
         runs = self.client.search_runs(
             [self.experiment_id], f"tags.`{RUN_TAG}` = '{name}'", max_results=1
         )
@@ -110,6 +111,7 @@ class Store(NamedTuple):
 
     def open_run(self, name: str, params: Params, tags: Mapping[str, str]) -> str:
         """Find the run with this name, or make it with params and tags; return its id."""
+        # A resumed training goes on in its run.
         run_id = self.find_run(name)
         if run_id is None:
             tags = {RUN_TAG: name, **_origin(tags.get("simic.code", "")), **tags}
@@ -123,6 +125,7 @@ class Store(NamedTuple):
 
     def log_iterations(self, run_id: str, iterations: Mapping[int, Mapping[str, float]]) -> None:
         """Log the metrics of the iterations that the run lacks, each with its marker in one transaction."""
+        # The marker comes with the metrics of its iteration, or not at all: what has one is complete.
         points = self.client.get_metric_history(run_id, MARKER)
         logged = {point.step for point in points}
         now = _milliseconds()
@@ -143,6 +146,7 @@ def project_of(workspace: Workspace) -> Workspace:
     """Find whose store is used: the workspace's. Of a copy in which DVC runs an experiment (``--temp``, ``--queue``),
     and which it removes afterwards, that of the copied project.
     """
+    # DVC tells a process of an experiment where the project is.
     root = workspace.root.resolve()
     project = Path(os.environ.get("DVC_ROOT", "")).resolve()
     is_copy = "DVC_EXP_NAME" in os.environ and root.is_relative_to(project / ".dvc" / "tmp")
@@ -163,6 +167,7 @@ def connect(workspace: Workspace) -> Store:
         OSError: the store cannot be written, or belongs to the folder from which the project was copied.
         MlflowException, SQLAlchemyError: MLflow's own complaints.
     """
+    # The store, which another process may be making right now.
     uri = store_uri(workspace)
     project = project_of(workspace)
     artifacts = None  # a server chooses the place itself
@@ -268,6 +273,7 @@ class RunLogger(Observer):
 
 def logged_params(params: Params) -> dict[str, str]:
     """Choose the params by which runs are told apart, and all that differ from the defaults."""
+    # Hundreds of params would hide the few that somebody changed.
     values = dict(_flatten(params.model_dump(mode="json", exclude={"runtime"})))
     defaults = dict(_flatten(Params().model_dump(mode="json")))
     return {
@@ -288,6 +294,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
 
 def metrics_of(update: UpdateRow, episode: Columns) -> dict[str, float]:
     """Choose the metrics of an iteration; NaN is a measurement that was not made."""
+    # Metrics of another task, as Gymnasium's, may be missing.
     metrics = {f"update/{name}": update.metrics[name] for name in UPDATE if name in update.metrics}
     for name, column in OF_EPISODES.items():
         if column in episode:
@@ -297,6 +304,7 @@ def metrics_of(update: UpdateRow, episode: Columns) -> dict[str, float]:
 
 def published_metrics(telemetry: Path) -> dict[int, dict[str, float]]:
     """Read the metrics of all iterations from the published tables: those of ``metrics_of``, by iteration."""
+    # Means over hosts stand in the curves already; episodes would have to be averaged again.
     updates = pq.read_table(telemetry / UPDATES_FILE).to_pylist()
     with (telemetry / CURVES_FILE).open(encoding="utf-8", newline="") as file:
         curves = list(csv.DictReader(file))
@@ -383,6 +391,7 @@ def _log_results(client: MlflowClient, run_id: str, model_id: str, workspace: Wo
 
 def address(workspace: Workspace, name: str) -> str:
     """Give the address of a run in MLflow's UI; of its list of experiments where MLflow lacks the run."""
+    # A link is no reason to fail: without the store it leads to the list.
     ui = os.environ.get(UI_VARIABLE, "http://127.0.0.1:5000")
     try:
         store = connect(workspace)
@@ -405,6 +414,7 @@ def _log_policy(
     models = store.client.search_logged_models(
         [store.experiment_id], filter_string=f"source_run_id = '{run_id}'"
     )
+    # The hash tells whether it is this policy, however often the run was logged.
     for model in models:
         if model.status == LoggedModelStatus.READY and model.tags.get(POLICY_TAG) == digest:
             return model
@@ -424,11 +434,13 @@ def package(workspace: Workspace, folder: Path, model: LoggedModel) -> None:
     """Make an MLflow model of the published policy in a new folder: its files, a loader, signature, example and card.
     Nothing in it is pickled.
     """
+    # Imported here alone: most commands never make a model.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the import takes seconds and warns of types inside MLflow
         from mlflow.models import Model, infer_signature
         from mlflow.pyfunc import save_model
 
+    # The example fixes types and shapes; an error here is one that a user would have met.
     example = _example(
         json.loads((workspace.models / "program" / "policy.json").read_bytes())["inputs"]
     )
@@ -459,6 +471,7 @@ def _register(
     client: MlflowClient, run_id: str, model: LoggedModel, name: str, data_sha256: str
 ) -> ModelVersion:
     """Find the registered version of a model, or register it."""
+    # A run that is logged again keeps its version, and with it the alias.
     for version in client.search_model_versions(f"run_id = '{run_id}'"):
         if version.source == model.artifact_location:
             return client.get_model_version(
@@ -483,6 +496,7 @@ def registered_name(dataset: str) -> str:
 
 def version_with(client: MlflowClient, name: str, alias: str) -> ModelVersion | None:
     """Find the version of a registered model that has an alias."""
+    # Searched for, since asking for an alias that nobody has raises an error.
     for model in client.search_registered_models(f"name = '{name}'"):
         if alias in model.aliases:
             return client.get_model_version(name, str(model.aliases[alias]))
@@ -498,6 +512,7 @@ def give_alias(client: MlflowClient, version: ModelVersion, alias: str) -> None:
 
 def take_alias(client: MlflowClient, version: ModelVersion, alias: str) -> None:
     """Take an alias from a version that has it."""
+    # Another version may have got it meanwhile.
     holder = version_with(client, version.name, alias)
     if holder is not None and str(holder.version) == str(version.version):
         client.delete_registered_model_alias(version.name, alias)

@@ -34,6 +34,7 @@ class Training(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> "Training":
+        # Without an identity nobody knows what it is of; in a folder of the right name it is written again.
         try:
             identity = Identity.model_validate(durable.checked((folder / IDENTITY).read_bytes()))
         except (OSError, ValueError):
@@ -57,6 +58,7 @@ class Training(NamedTuple):
         """Name what has changed since it was begun."""
         if self.identity is None:
             return f"{IDENTITY} is damaged"
+        # Both values where they are short enough to tell: params, but not hashes.
         changes = [
             f"{name} ({values})" if values else name
             for name, values in self.identity.changes(now).items()
@@ -67,6 +69,7 @@ class Training(NamedTuple):
 
 def trainings(workspace: Workspace) -> list[Training]:
     """List the training of the project, and the one that was put by."""
+    # Hidden names are those of trainings that are being removed.
     folders = [
         path
         for parent in (workspace.work_root, workspace.previous)
@@ -110,6 +113,7 @@ def begin(tree: Params, workspace: Workspace, fresh: bool) -> list[str]:
     for training in trainings(workspace):
         if training.folder.parent == work.parent and training.folder != work:
             lines += _put_by(training, now, workspace)
+    # Lost checkpoints are said: the user may have a copy of them.
     if not fresh and not lines and not Training.read(work).iterations and had_begun(work):
         lines.append("no checkpoint is left of what was begun before, so training begins anew")
     _note(work, now)
@@ -136,6 +140,7 @@ def _take_up(now: Identity, work: Path, tree: Params, workspace: Workspace) -> l
         changes = training.identity.changes(now) if training.identity else {}
         text = f"goes on with run {run_name(training.folder.name)} after {training.iterations} iterations"
         text += "".join(f"; {name} ({values}) changed" for name, values in changes.items())
+        # The schedule of the entropy bonus then bends at the place where it was made longer.
         if "train.iterations" in changes and tree.train.horizon is None:
             text += "; the entropy bonus now falls over all of them (train.horizon)"
         return [text]
@@ -144,6 +149,7 @@ def _take_up(now: Identity, work: Path, tree: Params, workspace: Workspace) -> l
 
 def _rewrite_params(folder: Path, tree: Params) -> None:
     """Give checkpoints the params that they go on with, as those of a training that was so long from its start."""
+    # Resuming compares params: without this it would report a change at every later start.
     store = CheckpointStore(folder / CHECKPOINTS, tree.runtime.keep_last)
     values = resume.RunIdentity.params_of(tree)
     for iteration in store.numbers():
@@ -156,6 +162,7 @@ def _rewrite_params(folder: Path, tree: Params) -> None:
 
 def _put_by(training: Training, now: Identity, workspace: Workspace) -> list[str]:
     """Make room for a training of another identity; say what has changed, and where the earlier one is."""
+    # Before its first checkpoint nothing would be lost.
     if not training.iterations:
         durable.remove_directory(training.folder)
         return []

@@ -112,8 +112,8 @@ def test_what_ran_is_recorded_and_then_neither_entry_does_anything_until_params_
         chain(workspace, fresh=True)
     assert (workspace.root / "dvc.lock").read_text() == lock
     # Edited before the stage, nothing has run yet.
+    tree = params.load(workspace.params, ["train.envs=48"])
     with pytest.raises(SimicError, match=r"train changed before train ran; run the same command"):
-        tree = params.load(workspace.params, ["train.envs=48"])
         engine.refresh("train", tree, workspace, engine.Execution(), lambda line: None)
 
 

@@ -311,22 +311,11 @@ def _schedules(run: RunRecord) -> tuple[Values, Values]:
     )
 
 
-@record_check(
-    id="C6",
-    title="The best checkpoint is not the best",
-    question="Is the best checkpoint the one with the highest mean score in validation?",
-    needs=("checkpoints", "updates.validation_accuracy"),
-    threshold="a mean that is not that of its episodes, or another iteration than that of the first maximum",
-    complete=False,  # validation is not played in every iteration
-)
-def _best_is_best(run: RunRecord) -> Outcome:
+def _best_is_best(run: RunRecord, column: str) -> Outcome:
     assert run.checkpoints is not None  # stated in needs
     if losses := run.found_at_starts(LOST_BEST):
         return undecided(f"a better checkpoint was lost on the way: {losses[-1].message}")
     # Validations have the mean score of their episodes.
-    column = "return" if run.params.prepare.is_gym else "score"
-    if not run.validations.measured(column):
-        return undecided(f"validation episodes have no {column}")
     episodes = zip(
         run.validations.column("iteration").tolist(),
         run.validations.column(column).tolist(),
@@ -355,6 +344,20 @@ def _best_is_best(run: RunRecord) -> Outcome:
                 {"what": f"iteration of {name}", "recorded": checkpoint.manifest.iteration}
             )
     return judged(problems, f"iteration {best} of {len(recorded)}, {len(means)} validations")
+
+
+# Growth is chosen by its score, which has the price of parameters taken off; Gymnasium by its return.
+CHOSEN_BY = {"C6": ("growth", "score"), "Y2": ("gym", "return")}
+for check_id, (subject, column) in CHOSEN_BY.items():
+    record_check(
+        id=check_id,
+        subject=subject,
+        title="The best checkpoint is not the best",
+        question="Is the best checkpoint the one with the highest mean score in validation?",
+        needs=("checkpoints", "updates.validation_accuracy", f"validations.{column}"),
+        threshold="a mean that is not that of its episodes, or another iteration than that of the first maximum",
+        complete=False,  # validation is not played in every iteration
+    )(partial(_best_is_best, column=column))
 
 
 # --- data ------------------------------------------------------------------------------------------------------------
