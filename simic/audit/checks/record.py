@@ -28,9 +28,9 @@ from simic.audit.derived import (
     derived_metrics,
 )
 from simic.audit.findings import Evidence
-from simic.audit.record import RunRecord, Steps
+from simic.audit.record import RunRecord, Steps, Table
 from simic.data.bank import CLIP_DEVIATIONS
-from simic.data.batches import Dataset
+from simic.data.batches import Dataset, TaskGroup
 from simic.evaluation.gym_evaluation import GymEvaluation, GymHeadroom
 from simic.evaluation.result import Evaluation, Frozen, HeadroomReport
 from simic.growth.life.vocabulary import Op, Stage
@@ -374,9 +374,10 @@ for check_id, (subject, column) in CHOSEN_BY.items():
 def _tasks_apart(run: RunRecord) -> Outcome:
     assert run.meta is not None  # stated in needs
     # Each group of tasks for its purpose; a single task serves all.
+    purposes: dict[TaskGroup, Table] = {"train": run.episodes, "val": run.validations}
     problems: list[Evidence] = [
         {"what": f"task of a {group} episode", "task": task}
-        for table, group in ((run.episodes, "train"), (run.validations, "val"))
+        for group, table in purposes.items()
         for task in np.setdiff1d(table.column("task"), run.meta.of_group(group)).tolist()
     ]
     # In turn: the tasks of consecutive hosts and iterations follow each other.
