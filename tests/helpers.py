@@ -8,8 +8,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -85,12 +86,12 @@ def started(
                 process.communicate()
 
 
-def some(cases: Sequence[Any], *kept: Any) -> list[Any]:
+def some(cases: Sequence[Any], *quick: Any) -> list[Any]:
     """Cases of a test of which those ``kept`` are tried every time and the others by make test-slow."""
-    assert all(case in cases for case in kept)
+    assert all(case in cases for case in quick)
     values = [(case, case if isinstance(case, tuple) else (case,)) for case in cases]
     return [
-        pytest.param(*value, marks=[] if case in kept else [pytest.mark.slow])
+        pytest.param(*value, marks=[] if case in quick else [pytest.mark.slow])
         for case, value in values
     ]
 
@@ -154,50 +155,43 @@ def toy_project(folder: Path) -> Workspace:
 class Toys:
     """Stage functions with the interface of the real ones, which note that they ran."""
 
+    MAKES: ClassVar = {
+        "prepare": "data/prepared/x",
+        "headroom": "reports/headroom.json",
+        "train": "checkpoints/toy",
+        "evaluate": "reports/evaluation.json",
+        "audit": "reports/report.md",
+    }
+
     def __init__(self) -> None:
         self.ran: list[str] = []
 
-    def stages(self, *names: str) -> dict[str, Callable[..., None]]:
-        """Stage functions that seal what they made, by name."""
-
-        def sealed(name: str) -> Callable[..., None]:
-            def run(params: Params, workspace: Workspace, *given: Any, **named: Any) -> None:
-                identity = seals.identify(workspace.root, name, params)
-                getattr(self, name)(params, workspace, *given, **named)
-                seals.write(workspace.root, identity)
-
-            return run
-
-        return {name: sealed(name) for name in names}
-
-    def prepare(self, params: Params, workspace: Workspace) -> None:
-        self.ran.append("prepare")
-        workspace.prepared.mkdir(parents=True, exist_ok=True)
-        (workspace.prepared / "x").write_text(str(params.rng_seed))
-
-    def headroom(self, params: Params, workspace: Workspace) -> None:
-        self.ran.append("headroom")
-        workspace.reports.mkdir(exist_ok=True)
-        workspace.headroom.write_text("{}")
-
-    def train(
+    def make(
         self,
+        name: str,
         params: Params,
         workspace: Workspace,
         observers: Sequence[Observer] = (),
         stop: threading.Event | None = None,
         fresh: bool = False,
     ) -> None:
-        self.ran.append("train fresh" if fresh else "train")
-        workspace.checkpoints.mkdir(exist_ok=True)
+        """Write a file of a few bytes that a stage makes; training is given the last three."""
+        self.ran.append(f"{name} fresh" if fresh else name)
+        path = workspace.root / self.MAKES[name]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{params.rng_seed}")
 
-    def evaluate(self, params: Params, workspace: Workspace) -> None:
-        self.ran.append("evaluate")
-        workspace.evaluation.write_text("{}")
+    def stages(self, *names: str) -> dict[str, Callable[..., None]]:
+        """Stage functions that seal what they made, by name."""
 
-    def audit(self, params: Params, workspace: Workspace) -> None:
-        self.ran.append("audit")
-        (workspace.reports / "report.md").write_text("# Verdict: sound\n")
+        def sealed(
+            name: str, params: Params, workspace: Workspace, *observers: Any, **options: Any
+        ) -> None:
+            identity = seals.identify(workspace.root, name, params)
+            self.make(name, params, workspace, *observers, **options)
+            seals.write(workspace.root, identity)
+
+        return {name: partial(sealed, name) for name in names}
 
 
 def update(iteration: int, validation: float = float("nan")) -> UpdateRow:
@@ -232,15 +226,15 @@ def steps(count: int = 3, hosts: int = 2, slots: int = 3) -> Columns:
     """Every column of the table, of numbers that tell step, host and slot apart."""
     host = np.arange(count)[:, None] + 10 * np.arange(hosts)
     slot = host[..., None] + 100 * np.arange(slots)
-    kept = {name: column for name, column in STEPS.items() if name != COMPONENTS}
+    described = {name: column for name, column in STEPS.items() if name != COMPONENTS}
     columns = {
         name: (host if column.axes == 2 else slot).astype(column.dtype)
-        for name, column in kept.items()
+        for name, column in described.items()
     }
     columns |= {
         name: values.astype(np.float32) / 3
         for name, values in columns.items()
-        if kept[name].dtype == "float"
+        if described[name].dtype == "float"
     }
     return columns | {f"{COMPONENTS}/rent": -host / 7, f"{COMPONENTS}/death": host / 9}
 

@@ -22,11 +22,11 @@ def call(project: Path, *command: str) -> str:
     """Standard output; the command must succeed."""
     path = f"{project / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(project)}
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=project, env=env, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 @pytest.mark.slow
@@ -36,8 +36,8 @@ def test_both_entries_compute_the_same_and_then_neither_does_anything(tmp_path: 
     simic_command(project)
     overrides = [word for value in TINY for word in ("-S", value)]
     first = call(project, "simic", "run", *overrides)
-    said = [line.split()[0] for line in first.splitlines()[-9:]]
-    assert said == [
+    words = [line.split()[0] for line in first.splitlines()[-9:]]
+    assert words == [
         "what",
         "record",
         "replay",

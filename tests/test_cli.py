@@ -49,8 +49,8 @@ def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
 
 
 def test_unknown_stage_and_unknown_command_are_refused(simic: Simic) -> None:
-    said = simic.refuses("stage", "deploy")
-    assert "stage 'deploy': must be one of prepare, headroom, train, evaluate, audit" in said
+    words = simic.refuses("stage", "deploy")
+    assert "stage 'deploy': must be one of prepare, headroom, train, evaluate, audit" in words
     assert simic("deploy")[0] == 2
 
 
@@ -82,13 +82,13 @@ for words in (["--help"], ["grow"]):
         heavy = "torch" if words == ["grow"] else "torch numpy pydantic yaml mlflow prefect dvc scipy"
         print(stopped.code, [name for name in heavy.split() if name in sys.modules])
 """
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    help_, _, after = done.stdout.partition("0 []\n")
+    help_, _, after = result.stdout.partition("0 []\n")
     assert "Usage" in help_ and after == "2 []\n"
     assert (
-        done.stderr
+        result.stderr
         == "simic: grow: needs data, a file or a folder, or --task NAME; see simic grow --help\n"
     )
 
@@ -142,5 +142,5 @@ def test_what_the_audit_fails_on_is_told_before_it_is_refused(
     monkeypatch.setattr(run_summary, "of", lambda _: summary)
     for command in ("run", "audit"):
         assert "audit.fail_on = 'high'" in simic.refuses(command)
-        said = [line.split()[0] for line in simic.out.splitlines()]
-        assert said == ["what", "record", "replay", "learning", "run", "next", "report"]
+        words = [line.split()[0] for line in simic.out.splitlines()]
+        assert words == ["what", "record", "replay", "learning", "run", "next", "report"]

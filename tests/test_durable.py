@@ -28,16 +28,16 @@ def test_a_new_directory_appears_whole_and_replaces_the_old_one(exchanging, tmp_
 
 
 def test_what_is_replaced_is_there_all_the_time(tmp_path, monkeypatch):
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.mkdir()
-    if not durable.exchange(one, Path(shutil.copytree(one, other))):
+    target, copy = tmp_path / "one", tmp_path / "other"
+    target.mkdir()
+    if not durable.exchange(target, Path(shutil.copytree(target, copy))):
         pytest.skip("two names cannot be exchanged here")
-    with durable.new_directory(one) as folder:
+    with durable.new_directory(target) as folder:
         (folder / "file").write_text("new")
         monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("the target is moved away"))
-    assert (one / "file").read_text() == "new" and sorted(tmp_path.iterdir()) == [one, other]
+    assert (target / "file").read_text() == "new" and sorted(tmp_path.iterdir()) == [target, copy]
     with pytest.raises(FileNotFoundError, match=r"nothing.*one"):
-        durable.exchange(tmp_path / "nothing", one)
+        durable.exchange(tmp_path / "nothing", target)
 
 
 def test_what_a_killed_writer_left_is_cleared(tmp_path):
@@ -65,14 +65,14 @@ def test_what_a_killed_writer_left_of_a_file_is_cleared_and_a_living_one_is_let_
 
 def test_a_disk_that_is_full_is_named_by_what_could_not_be_written(tmp_path):
     """The system says at a write that the disk is full, and not of which file."""
-    for writing, said, named in (
+    for writing, reported, expected in (
         (durable.naming(tmp_path / "file"), None, tmp_path / "file"),
         (durable.naming(tmp_path / "file"), "other", "other"),
         (durable.new_directory(tmp_path / "new"), None, tmp_path / "new"),
     ):
         with pytest.raises(OSError, match="No space") as full, writing:
-            raise OSError(errno.ENOSPC, "No space left on device", said)
-        assert (full.value.filename, full.value.errno) == (str(named), errno.ENOSPC)
+            raise OSError(errno.ENOSPC, "No space left on device", reported)
+        assert (full.value.filename, full.value.errno) == (str(expected), errno.ENOSPC)
     assert list(tmp_path.iterdir()) == []
 
 

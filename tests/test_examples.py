@@ -13,8 +13,6 @@ import pytest
 import yaml
 
 from simic import params
-from simic.pipeline import stages
-from simic.pipeline.paths import Workspace
 from tests.helpers import copy_checkout
 
 ROOT = Path(__file__).parents[1]
@@ -30,13 +28,13 @@ WITH_DATA = [
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 
-def same(given: Any, default: Any, name: str = "") -> list[str]:
+def same(values: Any, default: Any, name: str = "") -> list[str]:
     """Keys of a params file that say what holds without them."""
-    if isinstance(given, dict) and given and isinstance(default, dict):
+    if isinstance(values, dict) and values and isinstance(default, dict):
         return [
-            each for key in given for each in same(given[key], default.get(key), f"{name}.{key}")
+            path for key in values for path in same(values[key], default.get(key), f"{name}.{key}")
         ]
-    return [name] if given == default else []
+    return [name] if values == default else []
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -44,20 +42,6 @@ def test_an_example_is_valid_and_says_how_to_run_it(path: Path) -> None:
     params.load(path, whole=False)
     assert same(yaml.safe_load(path.read_text()), params.Params().model_dump(mode="json")) == []
     assert f"simic run --params examples/{path.name}" in path.read_text()
-
-
-@pytest.mark.parametrize("name", WITH_DATA)
-def test_the_data_of_an_example_are_read(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SIMIC_DATA_DIR", str(FOLDERS[name]))
-    tree = params.load(ROOT / "examples" / f"{name}.yaml", whole=False)
-    stages.prepare(tree, Workspace(tmp_path))
-    meta = json.loads((tmp_path / "data" / "prepared" / "meta.json").read_text())
-    assert (
-        meta["task"] == name
-        and sum(meta["samples"].values()) + meta["duplicates_dropped"] == tree.prepare.samples
-    )
 
 
 @pytest.mark.slow
@@ -76,10 +60,10 @@ def test_an_example_goes_through_the_whole_chain(name: str, tmp_path: Path) -> N
         "-S",
         "runtime.progress=none",
     ]
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     evaluation = json.loads((tmp_path / "reports" / "evaluation.json").read_text())
     assert set(evaluation["policies"]) >= {"learned", "static"}
     assert (tmp_path / "reports" / "report.html").is_file()

@@ -67,15 +67,15 @@ def test_what_extensions_add_is_prepared_and_trained_on(tmp_path: Path) -> None:
     """The examples, installed as the README says."""
     shutil.copytree(ROOT / "examples" / "extensions", tmp_path / "extensions")
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
-    given = json.dumps({name: [*SMALL, *overrides] for name, overrides in RUNS.items()})
+    runs = json.dumps({name: [*SMALL, *overrides] for name, overrides in RUNS.items()})
     command, environment = (
-        [sys.executable, "-c", PROGRAM, given],
+        [sys.executable, "-c", PROGRAM, runs],
         os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     for name, (shape, kinds) in PREPARED.items():
         meta = json.loads((tmp_path / f"{name}-prepared" / "meta.json").read_text())
         assert meta["shape"] == shape and [task["kind"] for task in meta["tasks"]] == kinds

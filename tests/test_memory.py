@@ -44,9 +44,9 @@ def test_the_least_of_machine_container_and_limit_is_what_there_is() -> None:
         f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({3 * GIB}, {3 * GIB})); "
         + program
     )
-    found = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", limit], capture_output=True, text=True, check=True
     ).stdout
-    assert int(found) <= 3 * GIB
-    assert int(found) <= memory.machine_bytes()
+    assert int(output) <= 3 * GIB
+    assert int(output) <= memory.machine_bytes()
     assert resource.getrlimit(resource.RLIMIT_AS)[0] != 3 * GIB

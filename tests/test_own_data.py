@@ -20,7 +20,7 @@ from tests.conftest import Simic
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         worker_layout, "cores", lambda: 1
@@ -28,9 +28,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def predicted(said: str) -> list[str]:
+def predicted(output: str) -> list[str]:
     """The classes that predict.py printed."""
-    head, *lines = said.splitlines()
+    head, *lines = output.splitlines()
     assert head == "class,probability"
     return [line.split(",")[0] for line in lines]
 
@@ -42,8 +42,8 @@ def test_a_table_with_strings_and_missing_values(simic: Simic) -> None:
     frame.loc[::4, "proline"] = np.nan
     frame["wine"] = wine.target.map({0: "Barolo", 1: "Grignolino", 2: "Barbera"})
     frame.to_csv("wine.csv", index=False)
-    code, said, _ = simic("grow", "wine.csv", "--target", "wine", "--n", "2", "--epochs", "8")
-    assert code == 0 and said.startswith("data     wine.csv: 178 rows, 14 columns, 18 features\n")
+    code, output, _ = simic("grow", "wine.csv", "--target", "wine", "--n", "2", "--epochs", "8")
+    assert code == 0 and output.startswith("data     wine.csv: 178 rows, 14 columns, 18 features\n")
     floors = (
         "majority class",
         "logistic regression",
@@ -51,8 +51,8 @@ def test_a_table_with_strings_and_missing_values(simic: Simic) -> None:
         "host alone",
         "all modules from",
     )
-    for words in (*floors, "Use "):
-        assert words in said, words
+    for words in (*floors, "Use ", "\npolicy   the published controller of suite tables, trained"):
+        assert words in output, words
     first = json.loads(Path("grown/history.json").read_text())[0]
     card = Path("grown/README.md").read_text()
     assert first["data"][0].startswith("wine.csv: 178 rows") and all(
@@ -64,9 +64,9 @@ def test_a_table_with_strings_and_missing_values(simic: Simic) -> None:
         "grown/predict.py",
         "wine.csv",
     ]  # in a process that cannot import simic
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answers, network = predicted(done.stdout), load_grown("grown")
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    answers, network = predicted(result.stdout), load_grown("grown")
     inside = probabilities(network, pd.read_csv("wine.csv"))
     assert network.structure.inputs is not None
     assert answers == [network.structure.inputs.classes[k] for k in inside.argmax(1)]
@@ -75,23 +75,27 @@ def test_a_table_with_strings_and_missing_values(simic: Simic) -> None:
 
 
 def test_images_in_folders(
-    here: Path, simic: Simic, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    folder: Path, simic: Simic, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     x, y = load_digits(return_X_y=True)
     for k in np.flatnonzero(y < 3)[:90]:
-        folder = here / "digits" / ["none", "one", "two"][y[k]]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((x[k] * 15).astype(np.uint8).reshape(8, 8)).save(folder / f"{k}.png")
-    code, said, _ = simic("grow", "digits", "--n", "1", "--epochs", "2")
+        path = folder / "digits" / ["none", "one", "two"][y[k]] / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((x[k] * 15).astype(np.uint8).reshape(8, 8)).save(path)
+    code, output, _ = simic("grow", "digits", "--n", "1", "--epochs", "2")
     assert (
-        code == 0 and "read as 1 channel(s) of 8 × 8 pixels" in said and "plain cnn network" in said
+        code == 0
+        and "read as 1 channel(s) of 8 × 8 pixels" in output
+        and "plain cnn network" in output
     )
     structure = json.loads(Path("grown/structure.json").read_text())
     assert (structure["host"]["family"], structure["host"]["preset"]) == ("cnn", "baseline")
     with torch.no_grad():
         assert load_grown("grown")(torch.zeros(1, 8, 8)).shape == (1, 3)
     monkeypatch.setitem(sys.modules, "simic", None)  # cannot be imported
-    monkeypatch.setattr(sys, "argv", ["predict.py", str(next((here / "digits" / "one").iterdir()))])
+    monkeypatch.setattr(
+        sys, "argv", ["predict.py", str(next((folder / "digits" / "one").iterdir()))]
+    )
     runpy.run_path("grown/predict.py", run_name="__main__")
     assert predicted(capfd.readouterr().out) in (["none"], ["one"], ["two"])
 

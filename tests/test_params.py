@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from simic import params
-from simic.errors import SimicError, printable
+from simic.errors import SimicError
 from simic.params import read_tree
 from simic.pipeline import overrides
 from tests.conftest import Simic
@@ -113,7 +113,6 @@ def test_an_unknown_key_is_refused_in_every_section() -> None:
             "train.ppo.lr=0.1",
             ["-S train.ppo.lr=0.1: train.ppo.lr: unknown key; known here are learning_rate"],
         ),
-        ("train.ppo.learing_rate=1", ["did you mean train.ppo.learning_rate?"]),
         (
             "train.learning_rate=1",
             ["did you mean train.host_optimizer.learning_rate or train.ppo.learning_rate?"],
@@ -137,10 +136,6 @@ def test_an_unknown_key_is_refused_in_every_section() -> None:
             "train.host.family=vit",
             ["train.host.family = 'vit': must be one of", "cnn", "mlp", "transformer"],
         ),
-        (
-            "prepare.task=imagenet",
-            ["prepare.task = 'imagenet': must be one of", "digits", "cifar10", "text"],
-        ),
         ("prepare.split.train=0.9", ["prepare.split: ", "sum to 1"]),
         ("prepare.task=npz", ["prepare: source is", "required"]),
         ("prepare.source=mine.npz", ["prepare: source is", "null otherwise"]),
@@ -154,8 +149,8 @@ def test_an_unknown_key_is_refused_in_every_section() -> None:
         ("extensions=[../scale]", ["extensions.0 = '../scale': ", "match"]),
         ("extensions=[nowhere]", ["extensions/nowhere.py", "no such file"]),
         *(
-            (each, [f"-S {each}: "])
-            for each in ("train.envs", "=3", "train..envs=3", "rng_seed.x=3", "train.envs=[1")
+            (override, [f"-S {override}: "])
+            for override in ("train.envs", "=3", "train..envs=3", "rng_seed.x=3", "train.envs=[1")
         ),
     ],
 )
@@ -189,7 +184,7 @@ def test_a_file_that_was_cut_off_is_refused_wherever(tmp_path: Path) -> None:
 
 def test_random_damage_raises_nothing_else(tmp_path: Path) -> None:
     """Up to eight bytes changed: what is not refused is sound params."""
-    draw, kept, count, path = random.Random(1), 0, 100, tmp_path / "params.yaml"
+    draw, accepted, count, path = random.Random(1), 0, 100, tmp_path / "params.yaml"
     for _ in range(count):
         content = bytearray(TEXT.encode())
         for _ in range(draw.randint(1, 8)):
@@ -200,8 +195,8 @@ def test_random_damage_raises_nothing_else(tmp_path: Path) -> None:
         except SimicError:
             continue
         assert params.validate(tree.model_dump(mode="json"), "again") == tree
-        kept += 1
-    assert kept < count / 2
+        accepted += 1
+    assert accepted < count / 2
 
 
 # Nine lists of nine of nine …: a billion values from a few lines.
@@ -245,15 +240,6 @@ def test_a_hostile_file_is_refused(tmp_path: Path, case: str) -> None:
     assert str(path) in message and "\n" not in message and len(message) < 3000
 
 
-@pytest.mark.parametrize("name", ["a\0b", "a" * 300, "/dev/zero", "file/params.yaml", "none"])
-def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
-    """Pipes, folders and links: tests/data/test_hostile.py, of the same reader."""
-    (tmp_path / "file").touch()
-    with pytest.raises(SimicError) as caught:
-        params.load(tmp_path / name)
-    assert printable(str(tmp_path / name)) in str(caught.value)
-
-
 COMMANDS = {
     "-S train.envs=4 -S train.envs=8": "-S train.envs=8: undoes -S train.envs=4; give train.envs once",
     "-S train.envs=4 -S train={}": "-S train={}: undoes -S train.envs=4; give train once",
@@ -273,13 +259,6 @@ def test_the_command_line_refuses_in_one_line_and_changes_nothing(
     error = simic.refuses("run", *line.split(), root=tmp_path)
     assert COMMANDS[line] in error and simic.out == "" and "\x1b" not in error
     assert "params.yaml" not in error and path.read_text() == TEXT
-
-
-def test_digest_changes_with_any_value() -> None:
-    tree = params.Params()
-    other = params.load(ROOT / "params.yaml", ["train.ppo.clip_range=0.1"])
-    assert params.digest(tree.train) == params.digest(params.Params().train)
-    assert params.digest(tree.train) != params.digest(other.train)
 
 
 def test_the_lengths_that_follow_from_a_range() -> None:
@@ -308,9 +287,9 @@ def test_simic_reads_every_scalar_as_dvc_does_in_the_file_and_with_s(tmp_path: P
     path.write_text(TEXT.replace("  actions:", "  actions:" + listed, 1))
     tree = read_tree(path, [f"train.actions.given{k}=- {form}" for k, form in enumerate(FORMS)])
     for k, (form, value) in enumerate(FORMS.items()):
-        ours = [tree["train"]["actions"][f"{name}{k}"][0] for name in ("form", "given")]
-        for found in (parse_yaml(f"a: {form}", "f")["a"], *ours):
-            assert (type(found), found) == (type(value), value), form  # 1 == 1.0 == True
+        readings = [tree["train"]["actions"][f"{name}{k}"][0] for name in ("form", "given")]
+        for reading in (parse_yaml(f"a: {form}", "f")["a"], *readings):
+            assert (type(reading), reading) == (type(value), value), form  # 1 == 1.0 == True
 
 
 def test_a_value_that_an_anchor_ties_to_another_is_not_changed_alone(tmp_path: Path) -> None:

@@ -34,7 +34,12 @@ def made_in(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_bytes_do_not_depend_on_where_the_source_is(tmp_path: Path) -> None:
-    one, other = made_in(tmp_path / "one"), made_in(tmp_path / "a" / "folder of another" / "length")
-    assert {"policy.pt2", "network.pt2"} <= one.keys()
-    assert [name for name in one if one[name] != other[name]] == [] and one.keys() == other.keys()
-    assert not [name for name, content in one.items() if str(tmp_path).encode() in content]
+    files, elsewhere = (
+        made_in(tmp_path / "one"),
+        made_in(tmp_path / "a" / "folder of another" / "length"),
+    )
+    assert {"policy.pt2", "network.pt2"} <= files.keys()
+    assert [
+        name for name in files if files[name] != elsewhere[name]
+    ] == [] and files.keys() == elsewhere.keys()
+    assert not [name for name, content in files.items() if str(tmp_path).encode() in content]

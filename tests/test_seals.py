@@ -59,9 +59,9 @@ def test_a_chain_that_nobody_touched_is_whole_and_one_that_has_not_run_too(root,
 
 
 def test_equal_runs_have_seals_that_differ_by_wall_times_and_starts_alone(root, tmp_path):
-    other = made(tmp_path / "again", when="midnight")
+    again = made(tmp_path / "again", when="midnight")
     for stage in seals.STAGES:
-        first, second = seals.read(root, stage), seals.read(other, stage)
+        first, second = seals.read(root, stage), seals.read(again, stage)
         reads = {"reads": {}} if stage == "audit" else {}  # it reads the seals
         assert (first != second) is (stage in ("train", "audit"))
         assert first.model_copy(update={"apart": {}, **reads}) == second.model_copy(
@@ -69,16 +69,18 @@ def test_equal_runs_have_seals_that_differ_by_wall_times_and_starts_alone(root, 
         )
 
 
-@pytest.mark.parametrize("how", ["changed", "removed", "renamed"])
-def test_every_output_is_bound(how, root, tmp_path):
+CHANGES = {
+    "changed": lambda path: path.write_text("edited"),
+    "removed": Path.unlink,
+    "renamed": lambda path: path.rename(path.with_name("other")),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_output_is_bound(change, root, tmp_path):
     for name in OUTPUTS:
         copy = shutil.copytree(root, tmp_path / name.replace("/", "-"))
-        if how == "changed":
-            (copy / name).write_text("edited")
-        elif how == "removed":
-            (copy / name).unlink()
-        else:
-            (copy / name).rename((copy / name).with_name("other"))
+        CHANGES[change](copy / name)
         assert seals.broken(copy, tree())[0] or name == "reports/report.md", name
         assert not all(seals.holds(copy, stage, tree()) for stage in seals.STAGES), name
 
@@ -97,17 +99,16 @@ def test_every_output_is_bound(how, root, tmp_path):
 def test_params_changed_afterwards_are_found_where_they_matter(override, stages, root):
     problems, _ = seals.broken(root, tree(override))
     assert {problem.partition(":")[0] for problem in problems} == stages
-    left = {stage for stage in seals.STAGES if not seals.holds(root, stage, tree(override))}
-    assert left - {"audit"} == stages and ("audit" in left) is (
-        override not in ("runtime.threads=2",)
-    )
+    stale = {stage for stage in seals.STAGES if not seals.holds(root, stage, tree(override))}
+    audited = set() if override == "runtime.threads=2" else {"audit"}
+    assert stale == stages | audited
 
 
 def test_code_changed_afterwards_is_found(root, monkeypatch):
     real = seals.code_hashes
-    other = {"envs": "other"}
+    changes = {"envs": "other"}
     monkeypatch.setattr(
-        seals, "code_hashes", lambda places: real(places) | (other if "envs" in places else {})
+        seals, "code_hashes", lambda places: real(places) | (changes if "envs" in places else {})
     )
     changed = [
         f"{stage}: code envs has changed since" for stage in ("headroom", "train", "evaluate")
@@ -170,16 +171,16 @@ def test_the_users_own_file_is_an_input_and_where_it_is_gone_what_was_made_of_it
     tmp_path, monkeypatch
 ):
     monkeypatch.setenv("SIMIC_DATA_DIR", str(tmp_path))
-    own = tree("prepare.task=text", "prepare.source=mine.txt")
+    settings = tree("prepare.task=text", "prepare.source=mine.txt")
     file, meta = tmp_path / "mine.txt", tmp_path / "data" / "prepared" / "meta.json"
     file.write_text("one")
-    first = seals.identify(tmp_path, "prepare", own)
+    first = seals.identify(tmp_path, "prepare", settings)
     meta.parent.mkdir(parents=True)
     meta.write_text(json.dumps({"source_sha256": durable.sha256(file)}))
     file.write_text("two")
-    assert seals.identify(tmp_path, "prepare", own).changes(first) == {"input mine.txt": ""}
+    assert seals.identify(tmp_path, "prepare", settings).changes(first) == {"input mine.txt": ""}
     file.unlink()
-    assert seals.identify(tmp_path, "prepare", own) == first
+    assert seals.identify(tmp_path, "prepare", settings) == first
 
 
 def test_changes_name_params_with_both_values_inputs_and_code(root, monkeypatch):

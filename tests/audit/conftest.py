@@ -48,13 +48,13 @@ def live():
 @pytest.fixture(scope="session")
 def workspace(tmp_path_factory, live):
     """Do all stages of a real run under live checks, but for the exported program, which the audit does not read."""
-    found = Workspace(tmp_path_factory.mktemp("real"))
+    place = Workspace(tmp_path_factory.mktemp("real"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "export_policy", lambda *_: None)
         patch.setattr(stages.dvc_record, "code_revision", lambda root: "abc")
         for name, stage in stages.STAGES.items():
-            stage(small(), found, *([[live]] if name == "train" else []))
-    return found
+            stage(small(), place, *([[live]] if name == "train" else []))
+    return place
 
 
 @pytest.fixture(scope="session")

@@ -30,21 +30,27 @@ def two(first, second):
     return lambda p: second(first(p))
 
 
-def versus(other, low, high):
-    """Let the learned policy gain ``low`` and ``high`` over another on every other task."""
+def scored(p, name, like, accuracies, **changes):
+    """Evaluate a policy ``like`` another, under a name, with other test scores."""
+    old = p.run.evaluation
+    seeds = old.policies[like].per_seed.model_copy(update={"test_accuracy_pct": accuracies})
+    policy = old.policies[like].model_copy(update={"per_seed": seeds})
+    changes |= {"policies": {**old.policies, name: policy}}
+    return p.attribute(evaluation=old.model_copy(update=changes))
 
-    def damage(p):
-        old = p.run.evaluation
-        learned, others = old.policies["learned"], old.policies[other].per_seed.test_accuracy_pct
-        gained = tuple(
-            value + (high if task % 2 else low)
-            for value, task in zip(others, old.rows, strict=True)
-        )
-        seeds = learned.per_seed.model_copy(update={"test_accuracy_pct": gained})
-        changed = {**old.policies, "learned": learned.model_copy(update={"per_seed": seeds})}
-        return p.attribute(evaluation=old.model_copy(update={"policies": changed}))
 
-    return damage
+def gaining(p, opponent, gain, rows):
+    """Let the learned policy gain ``gain(task)`` points over its opponent on every host, whose tasks are ``rows``."""
+    accuracies = p.run.evaluation.policies[opponent].per_seed.test_accuracy_pct
+    gained = tuple(value + gain(task) for value, task in zip(accuracies, rows, strict=True))
+    return scored(p, "learned", "learned", gained, rows=rows)
+
+
+def versus(opponent, low, high):
+    """Let the learned policy gain ``low`` and ``high`` over its opponent on every other task."""
+    return lambda p: gaining(
+        p, opponent, lambda task: high if task % 2 else low, p.run.evaluation.rows
+    )
 
 
 def said(change):
@@ -70,8 +76,8 @@ def better(tree):
 
 def flattered(p):
     """Edit a test score of one schedule on one host after the evaluation."""
-    first, *others = p.run.headroom.test_pct
-    return measured(test_pct=((first[0] + 5.0, *first[1:]), *others))(p)
+    first, *hosts = p.run.headroom.test_pct
+    return measured(test_pct=((first[0] + 5.0, *first[1:]), *hosts))(p)
 
 
 def provenance(**changes):
@@ -80,22 +86,22 @@ def provenance(**changes):
 
 def told(severity):
     """Record a finding of a resume."""
-    found = FindingRow(
+    finding = FindingRow(
         iteration=3, check="damaged_checkpoint", severity=severity, message="checkpoint 4: damaged"
     )
-    return lambda p: provenance(origin=replace(p.run.provenance.origin, findings=(found,)))(p)
+    return lambda p: provenance(origin=replace(p.run.provenance.origin, findings=(finding,)))(p)
 
 
 def replayed(part):
     """Let the replay of a part differ."""
-    other = ReplayResult(
+    differing = ReplayResult(
         part=part,
         outcome="differs",
         detail="iteration 3: 1 value differs",
         differences=("state after",),
     )
     return lambda p: p.attribute(
-        replays=(other, *(replay for replay in p.run.replays if replay.part != part))
+        replays=(differing, *(replay for replay in p.run.replays if replay.part != part))
     )
 
 

@@ -22,7 +22,6 @@ from simic.evaluation.result import (
     Fixed,
     HeadroomReport,
     HostDescription,
-    Interval,
     PerSeed,
     TaskRow,
     Timeline,
@@ -90,78 +89,82 @@ POTENTIAL = (
 def steps(iteration) -> Columns:
     """Return an iteration's steps, equal for all hosts; the shaping telescopes."""
     gamma, t = params().train.ppo.gamma, np.arange(STEPS)
-    ops, stages = (np.array([int(each) for each in column]) for column in zip(*SCRIPT, strict=True))
+    ops, stages = (
+        np.array([int(value) for value in column]) for column in zip(*SCRIPT, strict=True)
+    )
     potential = np.array(POTENTIAL)
-
-    def of_hosts(values, kind="float64"):
-        return np.repeat(np.asarray(values, dtype=kind)[:, None], ENVS, axis=1)
-
-    columns = {
-        name: np.zeros((STEPS, ENVS, SLOTS)[: each.axes], each.dtype)
-        for name, each in tables.STEPS.items()
-    }
-    del columns["components"]
     shaping, credit = 0.3 * (gamma * potential[1:] - potential[:-1]), 4.0 * (t == STEPS - 1)
     accuracy = (60.0 + 2 * t + 0.2 * iteration)[:, None] + np.arange(ENVS)
-    grown = np.where(t > 0, 0, -1)
+    columns = {
+        name: np.zeros((STEPS, ENVS, SLOTS)[: column.axes], column.dtype)
+        for name, column in tables.STEPS.items()
+        if name != "components"
+    }
     columns |= {
-        "op": of_hosts(ops, "int16"), "effective_op": of_hosts(ops, "int16"),
-        "gate": of_hosts(np.where(ops == Op.WAIT, -1, 1), "int16"), "gate_passed": of_hosts(ops != Op.WAIT, "bool"),
-        "log_prob": of_hosts(0 * t - 1), "value": of_hosts(0 * t + 0.5), "reward": of_hosts(shaping + credit),
-        "components/shaping": of_hosts(shaping), "components/attribution": of_hosts(credit), "live_accuracy": accuracy,
-        "committed_accuracy": accuracy, "all_off_accuracy": accuracy,
-        **dict.fromkeys(("val_loss", "train_loss", "host_grad_norm"), of_hosts(0 * t + 1)),
-        "stage": np.stack((of_hosts(stages, "int16"), of_hosts(0 * t, "int16")), axis=2),
-        "slot_blueprint": np.stack((of_hosts(grown, "int16"), of_hosts(0 * t - 1, "int16")), axis=2),
-        "contribution": np.stack((of_hosts(0 * t + 3), of_hosts(0 * t + np.nan)), axis=2),
-        **dict.fromkeys(("params", "committed_params"), of_hosts(0 * t + 500, "int64")),
-        **dict.fromkeys(("flops", "committed_flops"), of_hosts(0 * t + 1000, "int64")),
-        "valid": of_hosts(0 * t + 1, "bool"),
+        f"components/{name}": np.zeros((STEPS, ENVS)) for name in ("shaping", "attribution")
+    }
+    # By step, or one number for all.
+    values = {
+        "op": ops, "effective_op": ops, "gate": np.where(ops == Op.WAIT, -1, 1), "gate_passed": ops != Op.WAIT,
+        "log_prob": -1, "value": 0.5, "reward": shaping + credit, "components/shaping": shaping,
+        "components/attribution": credit, "valid": True,
+        **dict.fromkeys(("val_loss", "train_loss", "host_grad_norm"), 1),
+        **dict.fromkeys(("params", "committed_params"), 500), **dict.fromkeys(("flops", "committed_flops"), 1000),
     }  # fmt: skip
+    for name, value in values.items():
+        columns[name][:] = np.reshape(value, (-1, 1))
+    for name in ("live_accuracy", "committed_accuracy", "all_off_accuracy"):
+        columns[name][:] = accuracy
+    # The first slot has a seed, the second none.
+    slots = {
+        "stage": (stages, 0),
+        "slot_blueprint": (np.where(t > 0, 0, -1), -1),
+        "contribution": (3, np.nan),
+    }
+    for name, pair in slots.items():
+        for slot, value in enumerate(pair):
+            columns[name][..., slot] = np.reshape(value, (-1, 1))
     return columns
 
 
 def episode(iteration) -> Columns:
-    level, one = 70 + 0.4 * iteration, np.ones(ENVS, dtype=np.int64)
+    level, flags = 70 + 0.4 * iteration, np.ones(ENVS, dtype=np.int64)
     wobble = np.array([noise(iteration, e) for e in range(ENVS)])
     return {
-        "env_id": np.arange(ENVS), "task": 0 * one, "return": 5 + 0.05 * iteration + 0.01 * wobble,
-        "length": STEPS * one, "committed_accuracy": level + 0.3 * wobble, "score": level + 0.3 * wobble,
-        "live_accuracy": level * np.ones(ENVS), "params": 500 * one,
-        "committed_params": 500 * one, "committed_flops": 1000 * one, "host_grad_norm": 1.0 * one,
-        "seed_grad_norm": 0.5 * one, "germinated": one, "fossilized": one, "pruned": 0 * one, "panicked": one == 0,
+        "env_id": np.arange(ENVS), "task": 0 * flags, "return": 5 + 0.05 * iteration + 0.01 * wobble,
+        "length": STEPS * flags, "committed_accuracy": level + 0.3 * wobble, "score": level + 0.3 * wobble,
+        "live_accuracy": level * np.ones(ENVS), "params": 500 * flags,
+        "committed_params": 500 * flags, "committed_flops": 1000 * flags, "host_grad_norm": 1.0 * flags,
+        "seed_grad_norm": 0.5 * flags, "germinated": flags, "fossilized": flags, "pruned": 0 * flags,
+        "panicked": flags == 0,
     }  # fmt: skip
 
 
 def recorded() -> list[Iteration]:
     """Return everything that a run of ITERATIONS records, but for the times."""
-    found = []
+    iterations = []
     for i in range(ITERATIONS):
         update = UpdateRow(iteration=i, env_steps=(i + 1) * ENVS * STEPS, metrics=metrics(i), state_chain=f"{i:064x}",
                            validation_accuracy=float("nan"), best_iteration=None)  # fmt: skip
         validation = episode(i) if i % 8 == 7 else None
-        found.append(Iteration(update, steps(i), episode(i), validation, NO_EVENTS))
-    return found
+        iterations.append(Iteration(update, steps(i), episode(i), validation, NO_EVENTS))
+    return iterations
 
 
 def publish_run(work):
     """Publish the run and return the folder of its tables."""
     with Recorder(work) as log:
-        for each in recorded():
-            log.write(each)
+        for recorded_iteration in recorded():
+            log.write(recorded_iteration)
             seconds = {
                 "collect_seconds": 1.0,
                 "update_seconds": 0.4,
                 "validate_seconds": 0.0,
                 "record_seconds": 0.0,
             }
-            log.time(TimingRow(iteration=each.update.iteration, **seconds))
+            log.time(TimingRow(iteration=recorded_iteration.update.iteration, **seconds))
         publish(work, log.flush(), work / "published")
     return work / "published"
-
-
-def interval(estimate, half=0.5):
-    return Interval(estimate=estimate, low=estimate - half, high=estimate + half)
 
 
 TASKS = tuple(
@@ -262,11 +265,11 @@ def cases():
     )  # fmt: skip
 
 
-def evaluation(eval_seeds=20, found=None):
-    found = found or headroom(eval_seeds)
-    played = {name: per_seed(level, eval_seeds) for name, level in (TRAINED | RULES).items()}
-    policies = {name: summary(seeds, HOST.params, 1) for name, seeds in played.items()}
-    accuracies = {name: seeds.test_accuracy_pct for name, seeds in played.items()}
+def evaluation(eval_seeds=20, measured=None):
+    measured = measured or headroom(eval_seeds)
+    scores = {name: per_seed(level, eval_seeds) for name, level in (TRAINED | RULES).items()}
+    policies = {name: summary(seeds, HOST.params, 1) for name, seeds in scores.items()}
+    accuracies = {name: seeds.test_accuracy_pct for name, seeds in scores.items()}
     again = {
         "static_final, equal epochs": fixed(79.0, eval_seeds),
         "static_final, equal FLOPs": fixed(78.5, eval_seeds),
@@ -275,10 +278,11 @@ def evaluation(eval_seeds=20, found=None):
                       backend="auto", group=20)  # fmt: skip
     return Evaluation(checkpoint="best", checkpoint_iteration=16, controller_trainings=1280, machine=machine,
                       data_sha256="d" * 64, rng_seed=1,
-                      eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360, tasks=found.tasks, rows=found.rows,
+                      eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360,
+                      tasks=measured.tasks, rows=measured.rows,
                       host=HOST, static_final=again, policies=policies,
                       comparisons=compare_with_all("learned", accuracies, 1),
-                      standings=endpoints.standings(found, played | again),
+                      standings=endpoints.standings(measured, scores | again),
                       cases=cases(), others={},
                       actions={"learned": (("1 0 1 0", "1 0 2 0", "4 0 0 0"), ("1 0 0 0", "0 0 0 0"))})  # fmt: skip
 
@@ -310,7 +314,7 @@ def clean_run(published):
         loaded,
         episodes=Table({name: episodes[name] for name in episodes if name != "committed_flops"}),
         headroom=derived_headroom(tables),
-        evaluation=evaluation(found=tables),
+        evaluation=evaluation(measured=tables),
         provenance=provenance(),
         replays=replays,
     )
@@ -355,8 +359,10 @@ class Plant:
                     for name in table.columns
                     if name == column or name.startswith(f"{column}.")
                 }
-                kept = {name: values for name, values in table.columns.items() if name not in gone}
-                run = replace(run, **{source: type(table)(kept)})
+                columns = {
+                    name: values for name, values in table.columns.items() if name not in gone
+                }
+                run = replace(run, **{source: type(table)(columns)})
             else:
                 run = replace(run, **{source: None})
         return run

@@ -11,7 +11,7 @@ from simic.audit.findings import Status
 from simic.audit.record import Table
 from simic.growth.life.vocabulary import Op
 
-from .defects import DEFECTS, everywhere, put, two, update
+from .defects import DEFECTS, gaining, put, scored, two, update
 from .synthetic import result
 
 # What is recomputed needs a run that was really trained: test_end_to_end.py.
@@ -25,16 +25,16 @@ def test_every_registered_check_has_a_planted_defect():
 
 @pytest.mark.parametrize("check", ON_TABLES, ids=lambda check: check.id)
 def test_clean_run_passes(check, clean):
-    found = check.run(clean)
-    assert found.status is Status.PASS, found.measured
-    assert found.measured
+    outcome = check.run(clean)
+    assert outcome.status is Status.PASS, outcome.measured
+    assert outcome.measured
 
 
 @pytest.mark.parametrize(("name", "index"), CASES, ids=[f"{name}-{index}" for name, index in CASES])
 def test_planted_defect_is_found_at_its_severity(name, index, plant):
     severity, damage = DEFECTS[name][index]
-    found = result(damage(plant).run, name)
-    assert (found.status, found.severity) == (Status.FINDING, severity), found.measured
+    outcome = result(damage(plant).run, name)
+    assert (outcome.status, outcome.severity) == (Status.FINDING, severity), outcome.measured
 
 
 NEEDS = [(check.id, need) for check in ON_TABLES for need in check.needs if need != "params"]
@@ -42,8 +42,8 @@ NEEDS = [(check.id, need) for check in ON_TABLES for need in check.needs if need
 
 @pytest.mark.parametrize(("name", "need"), NEEDS, ids=[f"{name}-{need}" for name, need in NEEDS])
 def test_missing_input_is_never_a_pass(name, need, plant):
-    found = result(plant.without(need), name)
-    assert found.status is Status.NOT_EVALUATED and need in found.measured
+    outcome = result(plant.without(need), name)
+    assert outcome.status is Status.NOT_EVALUATED and need in outcome.measured
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,16 @@ def test_too_little_data_is_not_evaluated(check, clean):
 MEASURED = [check for check in ON_TABLES if check.needs[0].startswith("updates.")]
 
 
+def without_values(check, plant, rows=slice(None)):
+    """Leave out the numbers of these updates that the check needs first."""
+    column = plant.run.updates.resolved(check.needs[0].partition(".")[2])
+    return result(plant.column("updates", column, put(rows, np.nan)).run, check.id).status
+
+
 @pytest.mark.parametrize("check", MEASURED, ids=lambda check: check.id)
 def test_all_missing_measurements_are_no_data(check, plant):
     """NaN everywhere is the same as no column: never a pass, whatever the check compares with."""
-    column = plant.run.updates.resolved(check.needs[0].partition(".")[2])
-    assert (
-        result(plant.column("updates", column, everywhere(np.nan)).run, check.id).status
-        is Status.NOT_EVALUATED
-    )
+    assert without_values(check, plant) is Status.NOT_EVALUATED
 
 
 PARTIAL = [check for check in MEASURED if check.complete]
@@ -76,15 +78,9 @@ PARTIAL = [check for check in MEASURED if check.complete]
 @pytest.mark.parametrize("check", PARTIAL, ids=lambda check: check.id)
 def test_one_missing_measurement_neither_raises_nor_alarms_nor_hides_a_defect(check, plant):
     """Leave out the update: its neighbours decide."""
-    column = plant.run.updates.resolved(check.needs[0].partition(".")[2])
-    assert (
-        result(plant.column("updates", column, put(11, np.nan)).run, check.id).status is Status.PASS
-    )
+    assert without_values(check, plant, 11) is Status.PASS
     _, damage = DEFECTS[check.id][0]
-    assert (
-        result(damage(plant).column("updates", column, put(1, np.nan)).run, check.id).status
-        is Status.FINDING
-    )
+    assert without_values(check, damage(plant), 1) is Status.FINDING
 
 
 def test_entropy_of_a_head_with_few_rows_is_noise(plant):
@@ -100,10 +96,10 @@ def test_entropy_of_a_head_with_few_rows_is_noise(plant):
 )
 def test_a_sign_of_bad_learning_is_no_finding_where_returns_are_good(check, plant):
     _, damage = DEFECTS[check.id][0]
-    found = check.run(damage(plant).run)
+    outcome = check.run(damage(plant).run)
     assert (
-        found.status is Status.PASS
-        and "no finding, since the policy is better than chance" in found.measured
+        outcome.status is Status.PASS
+        and "no finding, since the policy is better than chance" in outcome.measured
     )
 
 
@@ -150,79 +146,57 @@ def test_what_a_critic_explains_is_judged_beyond_its_noise(plant):
     noisy = update("explained_variance", slice(None, None, 2), -0.4)(
         update("explained_variance", slice(1, None, 2), 0.2)(plant)
     )
-    same = update("return_std", slice(None), 1.0)
+    equal_variance = update("return_std", slice(None), 1.0)
     late = "late on"
-    assert late in result(same(noisy).run, "V1").measured
+    assert late in result(equal_variance(noisy).run, "V1").measured
     steady = update("explained_variance", slice(None), -0.16)
-    assert late not in result(same(steady(plant)).run, "V1").measured
+    assert late not in result(equal_variance(steady(plant)).run, "V1").measured
 
 
-def test_hosts_of_one_task_count_together(clean):
+def test_hosts_of_one_task_count_together(plant):
     """Twenty hosts that all lose are no proof where it was one of few tasks that was lost."""
-    old = clean.evaluation
-    few = tuple(task % 3 for task in old.rows)
+    hosts = len(plant.run.evaluation.rows)
 
-    def judged(rows, gains):
-        static = old.policies["static"].per_seed.test_accuracy_pct
-        reached = tuple(value + gains[task] for value, task in zip(static, rows, strict=True))
-        seeds = old.policies["learned"].per_seed.model_copy(update={"test_accuracy_pct": reached})
-        learned = old.policies["learned"].model_copy(update={"per_seed": seeds})
-        changed = {"policies": {**old.policies, "learned": learned}, "rows": rows}
-        [check] = [each for each in audit.checks(is_gym=False) if each.id == "F1"]
-        return check.run(replace(clean, evaluation=old.model_copy(update=changed)))
+    def judged(tasks, *gains):
+        rows = tuple(host % tasks for host in range(hosts))
+        outcome = result(gaining(plant, "static", gains.__getitem__, rows).run, "F1")
+        assert outcome.status is Status.FINDING
+        return outcome.severity, outcome.measured
 
-    one_of_three = judged(few, {0: -9.0, 1: 0.0, 2: 0.0})
-    assert (one_of_three.severity, one_of_three.status) == ("low", Status.FINDING)
-    assert "on 3 tasks" in one_of_three.measured
-    all_three = judged(few, {0: -3.0, 1: -3.1, 2: -2.9})
-    assert (all_three.severity, all_three.status) == ("critical", Status.FINDING)
-    alone = judged((0,) * len(old.rows), {0: -3.0})
-    assert (alone.severity, alone.status) == (
-        "critical",
-        Status.FINDING,
-    ) and "20 hosts of one task" in alone.measured
+    severity, measured = judged(3, -9.0, 0.0, 0.0)
+    assert severity == "low" and "on 3 tasks" in measured
+    assert judged(3, -3.0, -3.1, -2.9)[0] == "critical"
+    severity, measured = judged(1, -3.0)
+    assert severity == "critical" and "20 hosts of one task" in measured
 
 
-def test_the_rule_by_hand_is_the_tuned_one_where_it_was_played(clean):
+def test_the_rule_by_hand_is_the_tuned_one_where_it_was_played(plant):
     """It beats the learned policy here, which beats the patient rule."""
-    old = clean.evaluation
-    better = tuple(value + 2.0 for value in old.policies["learned"].per_seed.test_accuracy_pct)
-    seeds = old.policies["learned"].per_seed.model_copy(update={"test_accuracy_pct": better})
-    tuned = old.policies["patient"].model_copy(update={"per_seed": seeds})
-    compared = replace(old.comparison("learned", "patient"), second="tuned_rule")
-    changed = {
-        "policies": {**old.policies, "tuned_rule": tuned},
-        "comparisons": (*old.comparisons, compared),
-    }
-    [check] = [each for each in audit.checks(is_gym=False) if each.id == "F3"]
-    assert check.run(clean).status == Status.PASS
-    found = check.run(replace(clean, evaluation=old.model_copy(update=changed)))
-    assert (found.severity, found.status) == (
-        "medium",
-        Status.FINDING,
-    ) and "vs tuned_rule" in found.measured
+    evaluation = plant.run.evaluation
+    learned = evaluation.policies["learned"].per_seed.test_accuracy_pct
+    better = tuple(value + 2.0 for value in learned)
+    compared = replace(evaluation.comparison("learned", "patient"), second="tuned_rule")
+    comparisons = (*evaluation.comparisons, compared)
+    tuned = scored(plant, "tuned_rule", "patient", better, comparisons=comparisons)
+    outcome = result(tuned.run, "F3")
+    assert (outcome.severity, outcome.status) == ("medium", Status.FINDING)
+    assert "vs tuned_rule" in outcome.measured
 
 
-def test_the_sums_of_training_break_ties_of_validations(clean):
+def test_the_sums_of_training_break_ties_of_validations(plant):
     """The mean scores are equal in another order of summation; the checkpoint is the one that training chose."""
-    scores = Table(
-        {
-            "iteration": np.array([7, 15]),
-            **dict.fromkeys(("score", "return"), np.full((2, 4), 70.1)),
-        }
-    )
-    means = np.full(len(clean.updates), np.nan)
+    scores = dict.fromkeys(("score", "return"), np.full((2, 4), 70.1))
+    means = np.full(len(plant.run.updates), np.nan)
     means[[7, 15]] = 70.1, np.nextafter(70.1, 71.0)
-    updates = Table({**clean.updates.columns, "validation_accuracy": means})
+    damaged = plant.attribute(validations=Table({"iteration": np.array([7, 15]), **scores}))
+    damaged = damaged.column("updates", "validation_accuracy", lambda _: means)
 
     def judged(best):
-        iterations = {"best": best, "latest": len(updates)}
+        iterations = {"best": best, "latest": len(means)}
         checkpoints = {
-            name: SimpleNamespace(manifest=SimpleNamespace(iteration=n))
-            for name, n in iterations.items()
+            name: SimpleNamespace(manifest=SimpleNamespace(iteration=number))
+            for name, number in iterations.items()
         }
-        run = replace(clean, updates=updates, validations=scores, checkpoints=checkpoints)
-        [check] = [check for check in audit.checks(is_gym=False) if check.id == "C6"]
-        return check.run(run).status
+        return result(damaged.attribute(checkpoints=checkpoints).run, "C6").status
 
     assert (judged(16), judged(8)) == (Status.PASS, Status.FINDING)

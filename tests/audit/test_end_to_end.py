@@ -3,6 +3,8 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,6 +29,7 @@ from simic.training.resume import LOST_BEST
 from .defects import put
 from .settings import small
 from .synthetic import Plant, with_needs_alone
+from .synthetic import result as of
 
 # What holds for any sound run, however short: replay, arithmetic of the reward, legality, records, hashes, revision.
 MUST_PASS = ("R1", "X9", "Z1", "Z2")
@@ -34,27 +37,18 @@ MUST_PASS += tuple(check.id for check in checks(is_gym=False) if check.layer == 
 
 
 def statuses(workspace):
-    found = Verdict.from_json((workspace.reports / "findings.json").read_bytes())
-    return {result.check: result for result in found.results}
+    verdict = Verdict.from_json((workspace.reports / "findings.json").read_bytes())
+    return {result.check: result for result in verdict.results}
 
 
-def test_every_check_gave_a_result_and_the_sound_ones_pass(workspace):
-    found = statuses(workspace)
-    assert set(found) == {check.id for check in checks(is_gym=False)}
+def test_every_check_gave_a_result_and_the_sound_ones_pass(workspace, live):
+    results = statuses(workspace)
+    assert set(results) == {check.id for check in checks(is_gym=False)}
     for name in MUST_PASS:
-        assert found[name].status is Status.PASS, (name, found[name].measured)
-    assert found["F1"].status is not Status.NOT_EVALUATED
-    assert found["R3"].status is Status.NOT_EVALUATED  # needs 5 updates
-
-
-def test_live_checks_agree_with_the_audit_of_the_recorded_run(workspace, live):
+        assert results[name].status is Status.PASS, (name, results[name].measured)
+    assert results["F1"].status is not Status.NOT_EVALUATED
+    assert results["R3"].status is Status.NOT_EVALUATED  # needs 5 updates
     assert not [finding for finding in live.findings if finding.severity == "critical"]
-    grave = {
-        r.check
-        for r in statuses(workspace).values()
-        if r.status is Status.FINDING and r.severity == "critical"
-    }
-    assert grave <= {"F1"}  # four iterations need not beat never growing
 
 
 def test_report_shows_the_run(workspace):
@@ -76,23 +70,19 @@ def copy(workspace, tmp_path):
     return Workspace(tmp_path / "copy")
 
 
-def of(run, name):
-    return next(check for check in checks() if check.id == name).run(run)
-
-
 @pytest.mark.parametrize("override", ["train.ppo.learning_rate=0.01", "train.price=1.0"])
 def test_other_params_than_those_trained_with_are_found(workspace, override):
-    found = of(stages.recorded(small(override), workspace), "X6")
-    assert found.status is Status.FINDING
-    assert any("differ from params.yaml" in str(row["file"]) for row in found.evidence)
+    finding = of(stages.recorded(small(override), workspace), "X6")
+    assert finding.status is Status.FINDING
+    assert any("differ from params.yaml" in str(row["file"]) for row in finding.evidence)
 
 
 def test_an_edited_result_is_found_and_fails_after_the_report_is_written(copy, monkeypatch):
     """Through the stage: headroom.json is read, and is what evaluation.json was computed from."""
     monkeypatch.setattr(figures, "panels_of", lambda run, sound: ())
-    found = json.loads(copy.headroom.read_bytes())
-    found["test_pct"][0] = [score + 1.0 for score in found["test_pct"][0]]
-    copy.headroom.write_text(json.dumps(found), encoding="utf-8")
+    content = json.loads(copy.headroom.read_bytes())
+    content["test_pct"][0] = [score + 1.0 for score in content["test_pct"][0]]
+    copy.headroom.write_text(json.dumps(content), encoding="utf-8")
     (copy.reports / "report.html").unlink()
     with pytest.raises(SimicError, match=r"audit\.fail_on = 'medium': \d+ findings, worst"):
         stages.audit(small("audit.fail_on=medium"), copy)
@@ -108,29 +98,15 @@ def test_code_that_was_changed_in_any_start_is_on_the_first_line(copy):
         changes = {"code": code, "changed_files": files}
         starts.note(copy.telemetry / "run.json", start.model_copy(update=changes))
     seals.write(copy.root, seals.identify(copy.root, "train", small()))
-    found = stages.recorded(small(), copy)
-    sentence = examine(found, "x").summary.what
+    record = stages.recorded(small(), copy)
+    sentence = examine(record, "x").summary.what
     assert sentence.startswith(
         "The code was changed (simic/agent/ppo.py). The code changed in 1 of 1 resumes. "
     )
-    assert of(found, "X6").status is Status.PASS
+    assert of(record, "X6").status is Status.PASS
     (copy.telemetry / "run.json").write_text("[{}]")
     with pytest.raises(SimicError, match="not the starts of a run"):
         stages.recorded(small(), copy)
-
-
-def test_any_edited_output_makes_the_record_unsound(copy):
-    for path in (
-        copy.evaluation,
-        copy.metrics,
-        copy.telemetry / "updates.parquet",
-        copy.prepared / "meta.json",
-    ):
-        content = path.read_bytes()
-        path.write_bytes(content + b" ")
-        assert seals.broken(copy.root, small())[0], path
-        path.write_bytes(content)
-    assert not seals.broken(copy.root, small())[0]
 
 
 # --- what is recomputed: every altered number is found ---
@@ -148,8 +124,8 @@ def test_rows_that_are_missing_are_found_and_stop_nothing(run):
         replace(run, episodes=run.episodes.where(run.episodes.column("iteration") != 2)),
     ]
     for gap in gaps:
-        found = [result.check for result in examine(gap, "gap").findings]
-        assert set(found) & {"C1", "C5"}
+        names = [result.check for result in examine(gap, "gap").findings]
+        assert set(names) & {"C1", "C5"}
 
 
 @pytest.mark.parametrize("check", checks(is_gym=False), ids=lambda check: check.id)
@@ -176,8 +152,8 @@ def test_the_run_has_what_the_rules_are_about(run):
     assert set(np.unique(stage)) >= set(range(Stage.DORMANT, Stage.PRUNED + 1))
 
 
-def add(where, amount):
-    return lambda values: values.__setitem__(where, values[where] + amount)
+def add(place, amount):
+    return lambda values: values.__setitem__(place, values[place] + amount)
 
 
 PLAIN = [
@@ -204,55 +180,41 @@ PLAIN = [
     ("name", "table", "column", "change"), PLAIN, ids=[f"{p[0]}-{p[2]}" for p in PLAIN]
 )
 def test_an_altered_number_is_found(name, table, column, change, run):
-    found = of(Plant(run).column(table, column, change).run, name)
-    assert (found.status, found.severity) == (Status.FINDING, "critical"), found.measured
-
-
-def changed_checkpoint(run, name, change):
-    """Return the run with other tensors in one of its checkpoints."""
-    kept = run.checkpoints[name]
-    tensors = {name: change(name, tensor) for name, tensor in kept.tensors.items()}
-    return replace(run, checkpoints={**run.checkpoints, name: replace(kept, tensors=tensors)})
+    finding = of(Plant(run).column(table, column, change).run, name)
+    assert (finding.status, finding.severity) == (Status.FINDING, "critical"), finding.measured
 
 
 def test_a_swapped_checkpoint_is_found(run):
     latest = run.checkpoints["latest"]
     assert run.checkpoints["best"].manifest.iteration in (2, 4)
-    other = replace(latest, manifest=latest.manifest.model_copy(update={"iteration": 3}))
+    swapped = replace(latest, manifest=latest.manifest.model_copy(update={"iteration": 3}))
     assert (
-        of(replace(run, checkpoints={**run.checkpoints, "latest": other}), "C6").status
+        of(replace(run, checkpoints={**run.checkpoints, "latest": swapped}), "C6").status
         is Status.FINDING
     )
 
 
 def test_a_best_checkpoint_that_was_lost_on_the_way_is_no_finding_and_no_pass(run):
     lost = FindingRow(iteration=1, check=LOST_BEST, severity="medium", message="damaged")
-    told = replace(run.provenance, origin=replace(run.provenance.origin, findings=(lost,)))
-    assert of(replace(run, provenance=told), "C6").status is Status.NOT_EVALUATED
+    provenance = replace(run.provenance, origin=replace(run.provenance.origin, findings=(lost,)))
+    assert of(replace(run, provenance=provenance), "C6").status is Status.NOT_EVALUATED
 
 
-@pytest.mark.parametrize(
-    ("tensor", "check"),
-    [("ppo/adam.step", "C5"), ("normalizers/observation.count", "C5")],
-)
-def test_another_number_in_the_checkpoint_is_found(tensor, check, run):
-    changed = changed_checkpoint(run, "latest", lambda name, x: 0.9 * x if name == tensor else x)
-    assert of(changed, check).status is Status.FINDING
+@pytest.mark.parametrize("name", ["ppo/adam.step", "normalizers/observation.count"])
+def test_another_number_in_the_checkpoint_is_found(name, run):
+    latest = run.checkpoints["latest"]
+    tensors = {**latest.tensors, name: 0.9 * latest.tensors[name]}
+    checkpoints = {**run.checkpoints, "latest": replace(latest, tensors=tensors)}
+    assert of(replace(run, checkpoints=checkpoints), "C5").status is Status.FINDING
 
 
 def edited(run, path, change):
-    """Return the run with one value of its evaluation changed; ``change`` gets the value and the whole."""
+    """Change one value of the evaluation."""
     tree = run.evaluation.model_dump(mode="json")
-    place, *way = (int(name) if name.isdigit() else name for name in reversed(path.split("/")))
-    node = tree
-    for name in reversed(way):
-        node = node[name]
-    node[place] = change(node[place], tree)
+    *way, place = (int(name) if name.isdigit() else name for name in path.split("/"))
+    node = reduce(getitem, way, tree)
+    node[place] = change(node[place])
     return replace(run, evaluation=result.Evaluation.model_validate(tree))
-
-
-def raised(amount):
-    return lambda value, tree: value + amount
 
 
 def test_schedules_are_those_of_the_length_that_training_had_then(run):
@@ -276,20 +238,13 @@ def test_schedules_are_those_of_the_length_that_training_had_then(run):
         assert of(replace(longer, provenance=provenance), "C5").status is status, lengths
 
 
-EDITED = [
-    ("controller_trainings", raised(1)),
-    ("test_samples", raised(1)),
-    ("eval_seeds", raised(1)),
-    ("episode_steps", raised(1)),
-    ("standings/held_out/random_search/1", raised(0.1)),
-    ("comparisons/0/p_value", lambda p, tree: 0.5 * p),
-    ("checkpoint_iteration", lambda old, tree: 1),
-]
+CLAIMS = ("controller_trainings", "test_samples", "eval_seeds", "episode_steps")
+CLAIMS += ("standings/held_out/random_search/1", "checkpoint_iteration")
 
 
-@pytest.mark.parametrize(("path", "change"), EDITED, ids=[path for path, _ in EDITED])
-def test_a_claim_that_does_not_follow_is_found(path, change, run):
-    assert of(edited(run, path, change), "X8").status is Status.FINDING
+@pytest.mark.parametrize("path", CLAIMS)
+def test_a_claim_that_does_not_follow_is_found(path, run):
+    assert of(edited(run, path, lambda value: value + 1), "X8").status is Status.FINDING
 
 
 def copied(splits, row):
@@ -332,13 +287,10 @@ def test_a_replay_of_growth_differs_where_the_record_was_edited(run, workspace):
         run.evaluation.machine.group == 8
     )  # of two policies on eight hosts each, half are computed together
     files = RunFiles(workspace.prepared, workspace.telemetry, workspace.checkpoints)
-    scores = "policies/learned/per_seed/val_accuracy_pct"
-    altered = edited(run, scores, lambda values, tree: [value + 0.5 for value in values])
-    altered = edited(
-        altered,
-        scores.replace("learned", "learned_sampled"),
-        lambda x, tree: [value + 0.5 for value in x],
-    )
+    altered = run
+    for policy in ("learned", "learned_sampled"):
+        path = f"policies/{policy}/per_seed/val_accuracy_pct"
+        altered = edited(altered, path, lambda values: [value + 0.5 for value in values])
     altered = Plant(altered).column("updates", "state_ended", put(slice(None), "0" * 64)).run
     training, evaluation = replay_run(altered, files)
     assert (training.outcome, training.differences) == ("differs", ("state after",))

@@ -55,14 +55,17 @@ def brought(run, text):
     tree = json.loads(run.evaluation.to_json())
     for name in NAMES:
         tree = renamed(tree, name, f"{name}{text}")
-    told = Table({"iteration": np.array([1]), "severity": np.array(["high"], dtype=object),
+    finding = Table({"iteration": np.array([1]), "severity": np.array(["high"], dtype=object),
                   "check": np.array([text], dtype=object), "message": np.array([text], dtype=object)})  # fmt: skip
-    found = replace(
+    provenance = replace(
         run.provenance, origin=Origin(text, None, text, text, (text,)), versions={text: text}, hardware={text: text},
         params=run.provenance.params | {"prepare": {"task": "npz", "source": f"a{text}.npz"}},
     )  # fmt: skip
     return replace(
-        run, evaluation=Evaluation.model_validate(tree), live_findings=told, provenance=found
+        run,
+        evaluation=Evaluation.model_validate(tree),
+        live_findings=finding,
+        provenance=provenance,
     )
 
 
@@ -70,8 +73,8 @@ def measured(verdict, text):
     """Put that text into measured values and evidence of findings."""
     changed = {"measured": text, "evidence": ({text: text},)}
     results = tuple(
-        each.model_copy(update=changed if each.check in ("P5", "E1") else {})
-        for each in verdict.results
+        row.model_copy(update=changed if row.check in ("P5", "E1") else {})
+        for row in verdict.results
     )
     return Verdict(run=text, results=results, summary=verdict.summary)
 
@@ -92,7 +95,7 @@ def said(run, text):
 def blocks(markdown):
     """Count the tokens of each kind that a Markdown reader finds."""
     tokens = COMMONMARK.parse(markdown)
-    return Counter(each.type for token in tokens for each in (token, *(token.children or ())))
+    return Counter(part.type for token in tokens for part in (token, *(token.children or ())))
 
 
 @pytest.fixture(scope="module")
@@ -115,15 +118,15 @@ def test_nothing_becomes_markup_or_a_control_character(text, audited, harmless):
     assert Counter(parsed.tags) == tags
     assert not [name for _, name, _ in parsed.attributes if name.startswith("on")]
     assert printable(text) in "".join(parsed.text), "it stands there"
-    found = blocks(markdown)
+    kinds = blocks(markdown)
     texts = {"text", "text_special"}  # a backslash splits a text
-    assert {kind: n for kind, n in found.items() if kind not in texts} == {
+    assert {kind: n for kind, n in kinds.items() if kind not in texts} == {
         kind: n for kind, n in marks.items() if kind not in texts
     }
     for address in ("://evil", "www.evil", "me@evil"):  # some programs make links of these
         assert address not in markdown
     for output in (page, markdown):
-        assert all(each.isprintable() or each == "\n" for each in output)
+        assert all(character.isprintable() or character == "\n" for character in output)
 
 
 def test_figures_draw_names_letter_by_letter(clean):
@@ -132,7 +135,7 @@ def test_figures_draw_names_letter_by_letter(clean):
     assert len(panels) == 6
     for panel in panels:
         Page(str(panel.inline))
-        assert all(each.isprintable() or each == "\n" for each in panel.inline)
+        assert all(character.isprintable() or character == "\n" for character in panel.inline)
 
 
 @pytest.mark.parametrize("text", PAYLOADS)

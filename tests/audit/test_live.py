@@ -12,36 +12,38 @@ from .synthetic import ITERATIONS, params, recorded
 
 def watch(iterations, work_dir, start=0):
     """Return the findings of one process over these iterations."""
-    found = []
+    findings = []
     observer = LiveAudit()
-    observer.on_start(RunInfo(params(), work_dir, "d" * 64, start, found.append))
-    for each in iterations:
-        observer.on_rollout(each.update.iteration, each.steps)
-        observer.on_iteration(each.update, each.train)
+    observer.on_start(RunInfo(params(), work_dir, "d" * 64, start, findings.append))
+    for iteration in iterations:
+        observer.on_rollout(iteration.update.iteration, iteration.steps)
+        observer.on_iteration(iteration.update, iteration.train)
     observer.on_end("finished")
-    return found
+    return findings
 
 
 def damaged(changes):
     """Yield the clean run with metrics of some iterations replaced; its returns fall, so that signs count."""
-    for each in recorded():
-        metrics = {**each.update.metrics, **changes.get(each.update.iteration, {})}
-        falling = {**each.train, "return": -each.train["return"]}
+    for iteration in recorded():
+        metrics = {**iteration.update.metrics, **changes.get(iteration.update.iteration, {})}
+        falling = {**iteration.train, "return": -iteration.train["return"]}
         yield replace(
-            each, update=each.update.model_copy(update={"metrics": metrics}), train=falling
+            iteration,
+            update=iteration.update.model_copy(update={"metrics": metrics}),
+            train=falling,
         )
 
 
 def test_a_defect_is_reported_once_and_in_its_iteration_and_a_clean_run_is_silent(tmp_path):
     assert watch(recorded(), tmp_path) == []
-    found = watch(damaged({7: {"first_ratio_deviation": 0.01}}), tmp_path)
-    assert [(row.check, row.iteration, row.severity) for row in found] == [("R1", 7, "critical")]
-    assert "0.01" in found[0].message
+    findings = watch(damaged({7: {"first_ratio_deviation": 0.01}}), tmp_path)
+    assert [(row.check, row.iteration, row.severity) for row in findings] == [("R1", 7, "critical")]
+    assert "0.01" in findings[0].message
 
 
 def test_a_finding_that_gets_worse_is_reported_again(tmp_path):
-    found = watch(damaged({5: {"ratio_max": 30.0}, 9: {"ratio_mean": 20.0}}), tmp_path)
-    assert [(row.iteration, row.severity) for row in found] == [(5, "medium"), (9, "high")]
+    findings = watch(damaged({5: {"ratio_max": 30.0}, 9: {"ratio_mean": 20.0}}), tmp_path)
+    assert [(row.iteration, row.severity) for row in findings] == [(5, "medium"), (9, "high")]
 
 
 def test_a_broken_reward_is_found_in_the_iteration_it_is_paid(tmp_path):
@@ -53,8 +55,8 @@ def test_a_broken_reward_is_found_in_the_iteration_it_is_paid(tmp_path):
 def test_a_resumed_run_remembers_what_it_was_told(tmp_path):
     everything = list(damaged({7: {"ratio_max": 30.0}}))
     with Recorder(tmp_path) as log:
-        for each in everything[:12]:
-            log.write(each)
+        for iteration in everything[:12]:
+            log.write(iteration)
         log.find(FindingRow(iteration=7, check="R2", severity="medium", message="said before"))
     assert watch(everything[12:], tmp_path, start=12) == []
     # Without that memory it would be told again: the damaged update is still among the recent ones.

@@ -32,7 +32,7 @@ def test_document_is_what_the_code_says():
 
 
 def test_every_metric_component_and_check_has_a_sentence_and_nothing_else_has_one():
-    found = [
+    names_on_page = [
         match[1]
         for line in LINES
         if (match := re.fullmatch(r"- `(.+?)`(?: \(.*?\))?: .{8,}", line))
@@ -46,9 +46,9 @@ def test_every_metric_component_and_check_has_a_sentence_and_nothing_else_has_on
     ]
     names += [*endpoints.metrics(evaluation()), *(check.id for check in ON_PAGE)]
     shown_beside = {"static_final", "linear classifier", endpoints.COMMON, endpoints.ORACLE_TASK}
-    assert {*found} == {*names, *shown_beside}
+    assert {*names_on_page} == {*names, *shown_beside}
 
 
 def test_what_checks_say_names_no_check_that_there_is_not():
-    said = "\n".join(f"{check.fix} {check.threshold} {check.question}" for check in checks())
-    assert set(re.findall(r"\b(?:\(|in )([A-Z]\d+)\b", said)) <= {check.id for check in checks()}
+    text = "\n".join(f"{check.fix} {check.threshold} {check.question}" for check in checks())
+    assert set(re.findall(r"\b(?:\(|in )([A-Z]\d+)\b", text)) <= {check.id for check in checks()}

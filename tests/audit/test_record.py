@@ -12,7 +12,7 @@ from .synthetic import ITERATIONS, params, recorded
 
 def test_a_record_of_an_iteration_is_the_same_live_and_published(clean):
     everything = recorded()
-    live = Table.from_rows([each.update for each in everything])
+    live = Table.from_rows([iteration.update for iteration in everything])
     assert set(live.columns) == set(clean.updates.columns)
     for name, values in live.columns.items():
         np.testing.assert_array_equal(values, clean.updates.column(name), err_msg=name)

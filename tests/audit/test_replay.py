@@ -54,6 +54,7 @@ def test_equal_bytes_are_equal_and_others_differ():
     assert compared({"steps.reward": np.array([np.nextafter(1.0, 2.0)])}).differences == (
         "steps.reward",
     )
+    assert compared({"steps.reward": np.array([1])}).differences == ("steps.reward",)
     assert compared({}).differences == ("steps.reward",)
 
 
@@ -64,11 +65,11 @@ def test_rows_that_are_missing_make_a_difference(clean, table):
         name: np.full(ITERATIONS, "a" * 64, dtype=object) for name in ("state_begun", "state_ended")
     }
     run = replace(clean, updates=Table({**updates, **hashes}))
-    whole = replay._recorded_iteration(run, 5)
-    assert whole["episodes.return"].shape == (ENVS,)
+    complete = replay._recorded_iteration(run, 5)
+    assert complete["episodes.return"].shape == (ENVS,)
     rows = getattr(run, table)
     short = replace(run, **{table: rows.where(rows.column("iteration") != 5)})
-    names = replay.differences(whole, replay._recorded_iteration(short, 5))
+    names = replay.differences(complete, replay._recorded_iteration(short, 5))
     assert names and all(name.startswith(("state", table.removesuffix("s"))) for name in names)
 
 
@@ -78,10 +79,10 @@ def test_a_policy_that_is_missing_in_the_evaluation_makes_a_difference(clean):
         update={"evaluate": tree.evaluate.model_copy(update={"policies": ("learned",)})}
     )
     population = replay_evaluation.choose_population(changed, clean.evaluation, 0)
-    whole = replay_evaluation.recorded_hosts(clean.evaluation, population)
-    assert "learned.test_accuracy_pct" in whole
+    complete = replay_evaluation.recorded_hosts(clean.evaluation, population)
+    assert "learned.test_accuracy_pct" in complete
     missing = clean.evaluation.model_copy(update={"actions": {}})
-    assert replay.differences(whole, replay_evaluation.recorded_hosts(missing, population)) == [
+    assert replay.differences(complete, replay_evaluation.recorded_hosts(missing, population)) == [
         "learned.actions"
     ]
 

@@ -5,7 +5,9 @@ import json
 import re
 from base64 import b64encode
 from dataclasses import replace
+from functools import reduce
 from html import escape, unescape
+from operator import getitem
 
 import matplotlib
 import numpy as np
@@ -19,8 +21,7 @@ from simic.audit.findings import Status, Verdict, failing
 from simic.audit.record import RunRecord, Table
 from simic.errors import SimicError
 
-from . import synthetic
-from .defects import DEFECTS
+from .defects import DEFECTS, better, said, update
 from .pages import Page
 from .synthetic import params, with_bad_returns
 
@@ -40,28 +41,25 @@ def page(clean, verdict, panels):
     return report.html(clean, verdict, panels)
 
 
-def test_page_loads_nothing_and_runs_nothing(page):
-    parsed = Page(page)
+@pytest.fixture(scope="module")
+def parsed(page):
+    return Page(page)
+
+
+def test_page_loads_nothing_and_runs_nothing(page, parsed):
     assert not {"script", "iframe", "object", "link", "img", "embed"} & set(parsed.tags)
-    for tag, name, value in parsed.attributes:
-        assert not name.startswith("on"), (tag, name)
-        if name in ("href", "xlink:href", "src"):
-            assert value.startswith("#"), (tag, value)
+    assert not [name for _, name, _ in parsed.attributes if name.startswith("on")]
     assert "url(http" not in page and "@import" not in page
 
 
-def test_content_security_policy_allows_exactly_its_own_style(page):
+def test_content_security_policy_allows_exactly_its_own_style(page, parsed):
     [style] = re.findall(r"<style>(.*?)</style>", page, flags=re.DOTALL)
     digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
     [policy] = [
-        v
-        for tag, name, v in Page(page).attributes
-        if tag == "meta" and name == "content" and "src" in v
+        value for _, name, value in parsed.attributes if name == "content" and "src" in value
     ]
-    assert (
-        policy.startswith("default-src 'none'; ") and f"style-src-elem 'sha256-{digest}'" in policy
-    )
-    assert "script-src" not in policy
+    assert policy.startswith("default-src 'none'; ")
+    assert f"style-src-elem 'sha256-{digest}'" in policy and "script-src" not in policy
 
 
 def test_page_is_small_and_has_no_other_date_than_the_runs(page):
@@ -70,18 +68,14 @@ def test_page_is_small_and_has_no_other_date_than_the_runs(page):
     assert dates == {"2031-05-06"}, "the run's own date alone: not that of the audit"
 
 
-def test_ids_are_unique_and_references_resolve(page):
-    parsed = Page(page)
+def test_ids_are_unique_and_references_stay_in_the_page(page, parsed):
     ids = [value for _, name, value in parsed.attributes if name == "id"]
     assert len(ids) == len(set(ids))
-    references = [
-        value[1:] for _, name, value in parsed.attributes if name in ("href", "xlink:href")
-    ]
-    references += [
-        part for _, n, v in parsed.attributes if n in ("aria-labelledby",) for part in v.split()
-    ]
-    references += re.findall(r"url\(#([^)]+)\)", page)
-    assert set(references) <= set(ids)
+    links = [value for _, name, value in parsed.attributes if name in ("href", "xlink:href", "src")]
+    assert all(link.startswith("#") for link in links)
+    references = [link[1:] for link in links] + re.findall(r"url\(#([^)]+)\)", page)
+    labels = [value for _, name, value in parsed.attributes if name == "aria-labelledby"]
+    assert {*references, *" ".join(labels).split()} <= set(ids)
 
 
 def test_every_figure_has_words(panels):
@@ -129,25 +123,15 @@ def test_the_four_lines_of_a_clean_run(clean, verdict):
 
 
 def test_changed_code_stands_on_the_first_line(clean):
-    origin = replace(
-        clean.provenance.origin, changed_files=("simic/agent/ppo.py", "extensions/mine.py")
-    )
-    changed = replace(clean, provenance=replace(clean.provenance, origin=origin))
-    sentence = examine(changed, "x").summary.what
-    assert sentence.startswith(
-        "The code was changed (simic/agent/ppo.py, extensions/mine.py). PPO scores "
-    )
+    """Files that had been changed when the run started: test_end_to_end.py."""
     later = replace(clean, provenance=replace(clean.provenance, code_changed_since=("agent",)))
-    assert examine(later, "x").summary.what.startswith(
-        "The code has changed since the run (agent). "
-    )
+    sentence = examine(later, "x").summary.what
+    assert sentence.startswith("The code has changed since the run (agent). PPO scores ")
 
 
-def test_the_sentence_is_made_of_numbers_that_were_derived_again(clean):
+def test_the_sentence_is_made_of_numbers_that_were_derived_again(clean, plant):
     """Edit the estimate alone: the sentence would still say the true one, and the record is not sound."""
-    tree = clean.evaluation.model_dump()
-    tree["standings"]["held_out"]["policies"]["learned"]["score"]["estimate"] += 2.0
-    claimed = replace(clean, evaluation=type(clean.evaluation).model_validate(tree))
+    claimed = said(better)(plant).run
     derived = derived_evaluation(claimed)
     assert (
         growth_sentence(derived)
@@ -162,21 +146,15 @@ def test_the_sentence_is_made_of_numbers_that_were_derived_again(clean):
 
 @pytest.mark.parametrize("outcome", ["differs", "not possible"])
 def test_the_verdict_says_what_a_replay_came_to(outcome, clean):
-    other = clean.replays[0].model_copy(update={"outcome": outcome, "detail": "why"})
-    verdict = examine(replace(clean, replays=(other, clean.replays[1])), "x")
+    replay = clean.replays[0].model_copy(update={"outcome": outcome, "detail": "why"})
+    verdict = examine(replace(clean, replays=(replay, clean.replays[1])), "x")
     assert verdict.summary.replay.startswith(f"Training: {outcome} (why).")
     assert verdict.unsound == (("Z1",) if outcome == "differs" else ())
 
 
-def test_the_validation_that_chose_the_checkpoint_is_shown_by_iterations_done(clean, verdict):
-    score = np.full(len(clean.updates), np.nan)
-    score[[7, 15, 23]] = 70.0, 72.5, 72.5
-    columns = {
-        **clean.updates.columns,
-        "validation_accuracy": score,
-        "best_iteration": np.full(len(score), 16.0),
-    }
-    run = replace(clean, updates=Table(columns))
+def test_the_validation_that_chose_the_checkpoint_is_shown_by_iterations_done(plant, verdict):
+    validated = update("validation_accuracy", [7, 15, 23], (70.0, 72.5, 72.5))(plant)
+    run = update("best_iteration", slice(None), 16.0)(validated).run
     page = report.html(run, verdict, ())
     rows = re.findall(
         r'<tr><td class="n">(\d+)</td><td class="n">([\d.]+)</td><td>(best)?</td></tr>', page
@@ -215,46 +193,35 @@ def rounded(interval, digits, unit=1):
 def test_numbers_of_the_gap_are_those_of_the_evaluation(page, clean):
     shown = iter(cells(page, "gap"))
     for standings in clean.evaluation.standings.values():
-        for standing in standings.policies.values():
+        for policy in standings.policies.values():
             _, (score, over_rule, over, params) = next(shown)
-            assert numbers(score) == rounded(standing.score, 1)
-            assert numbers(over_rule) == (
-                rounded(standing.over_rule, 1) if standing.over_rule else []
-            )
-            assert numbers(over) == rounded(standing.over_common, 1)
-            assert params == report.count(standing.params)
+            assert numbers(score) == rounded(policy.score, 1)
+            assert numbers(over_rule) == (rounded(policy.over_rule, 1) if policy.over_rule else [])
+            assert numbers(over) == rounded(policy.over_common, 1)
+            assert params == report.count(policy.params)
 
 
 @pytest.mark.parametrize(("over", "outcome"), [(2.0, "above"), (0.0, "level"), (-2.0, "below")])
-def test_the_colour_of_the_result_is_not_that_of_the_proof(clean, verdict, over, outcome):
+def test_the_colour_of_the_result_is_not_that_of_the_proof(plant, verdict, over, outcome):
     """A policy below the hand rule may have a sound record."""
-    found = clean.evaluation
-    group, primary = next(iter(found.standings.items()))
-    learned = primary.policies["learned"].model_copy(update={"over_rule": synthetic.interval(over)})
-    primary = primary.model_copy(update={"policies": {**primary.policies, "learned": learned}})
-    run = replace(
-        clean,
-        evaluation=found.model_copy(update={"standings": {**found.standings, group: primary}}),
-    )
+    interval = {"estimate": over, "low": over - 0.5, "high": over + 0.5}
+    path = ("standings", "held_out", "policies", "learned")
+    run = said(lambda tree: reduce(getitem, path, tree).update(over_rule=interval))(plant).run
     assert f'<dl class="verdict {outcome}">' in report.html(run, verdict, ())
 
 
 def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
-    _, low = DEFECTS["E1"][3]
-    _, critical = DEFECTS["R1"][0]
+    (_, low), (_, critical) = DEFECTS["E1"][3], DEFECTS["R1"][0]
     run = with_bad_returns(low(critical(plant)).run)
     verdict = examine(run, "damaged")
-    assert [finding.check for finding in verdict.findings if finding.check[0] in "RE"] == [
-        "R1",
-        "E1",
-    ]
+    findings = [finding for finding in verdict.findings if finding.check[0] in "RE"]
+    assert [finding.check for finding in findings] == ["R1", "E1"]
     unknown = {result.check for result in verdict.with_status(Status.NOT_EVALUATED)}
     lacking = {"checkpoints", "meta", "splits"}  # the run on tables has none
     assert {check.id for check in checks(is_gym=False) if lacking & {*check.needs}} <= unknown
     page = report.html(run, verdict, ())
-    assert page.index("does not reproduce the log-probabilities") < page.index(
-        "Entropy of a head collapses"
-    )
+    first, second = (page.index(finding.title) for finding in findings)
+    assert first < second
 
 
 def test_a_record_that_is_not_sound_withholds_every_result(plant):
@@ -278,10 +245,9 @@ def test_a_record_that_is_not_sound_withholds_every_result(plant):
 
 
 def test_what_was_found_while_it_trained_is_in_the_report(clean, verdict):
-    found = Table({"iteration": np.array([-1, 4]), "severity": np.array(["info", "high"], dtype=object),
-                   "check": np.array(["out_of_memory", "R2"], dtype=object),
-                   "message": np.array(["not enough memory", "ratios explode"], dtype=object)})  # fmt: skip
-    run = replace(clean, live_findings=found)
+    row = {"severity": "high", "check": "R2", "message": "ratios explode"}
+    columns = {name: np.array([text], dtype=object) for name, text in row.items()}
+    run = replace(clean, live_findings=Table({"iteration": np.array([4]), **columns}))
     assert "ratios explode" in report.html(run, verdict, ())
     assert "- iteration 5, high, R2: ratios explode" in report.markdown(run, verdict)
 
@@ -289,14 +255,14 @@ def test_what_was_found_while_it_trained_is_in_the_report(clean, verdict):
 def test_report_of_a_bare_run_is_whole(verdict):
     """Report a run without telemetry, evaluation and provenance: nothing fails, nothing passes."""
     bare = RunRecord(params())
-    found = examine(bare, "bare")
-    assert not found.with_status(Status.PASS)
-    assert found.summary.record.startswith("The record is not proven: 0 of ")
-    assert '"record_sound": 0' in found.metrics()
-    page = report.html(bare, found, panels_of(bare))
+    bare_verdict = examine(bare, "bare")
+    assert not bare_verdict.with_status(Status.PASS)
+    assert bare_verdict.summary.record.startswith("The record is not proven: 0 of ")
+    assert '"record_sound": 0' in bare_verdict.metrics()
+    page = report.html(bare, bare_verdict, panels_of(bare))
     Page(page)
     assert page.count("The policy was not evaluated.") == 3
-    assert "The policy was not evaluated." in report.markdown(bare, found)
+    assert "The policy was not evaluated." in report.markdown(bare, bare_verdict)
 
 
 def test_write_makes_every_file_again_alike_whatever_matplotlib_is_set_to(

@@ -56,15 +56,15 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> PartialRollout:
     )
     published = {}
     opened = judging.Opener(longer, workspace.prepared)
-    for done in range(STOPPED, 0, -1):
+    for last in range(STOPPED, 0, -1):
         shutil.rmtree(workspace.root.with_name("undamaged"), ignore_errors=True)
         copy = Workspace(
             Path(shutil.copytree(workspace.root, workspace.root.with_name("undamaged")))
         )
-        for later in range(done + 1, STOPPED + 1):
+        for later in range(last + 1, STOPPED + 1):
             shutil.rmtree(copy.root / place / "checkpoints" / f"{later:06d}")
-        found, published[done] = opened.published(copy)
-        assert found == done
+        iteration, published[last] = opened.published(copy)
+        assert iteration == last
     return PartialRollout(workspace, place, longer, published)
 
 

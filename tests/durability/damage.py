@@ -24,16 +24,16 @@ class Place(NamedTuple):
 
     def entries(self) -> list[Path]:
         """Files and folders; not the lock, which a running process holds."""
-        found = [
+        paths = [
             path
             for name in self.names
             for path in ((self.root / name), *(self.root / name).rglob("*"))
         ]
-        return sorted(path for path in found if path.exists() and path.name != "lock")
+        return sorted(path for path in paths if path.exists() and path.name != "lock")
 
     def files(self, *suffixes: str) -> list[Path]:
-        found = [path for path in self.entries() if path.is_file() and path.stat().st_size]
-        return [path for path in found if not suffixes or path.suffix in suffixes]
+        paths = [path for path in self.entries() if path.is_file() and path.stat().st_size]
+        return [path for path in paths if not suffixes or path.suffix in suffixes]
 
     def digest(self) -> str:
         parts = [
@@ -45,20 +45,20 @@ class Place(NamedTuple):
         return path.relative_to(self.root).as_posix()
 
 
-def one(draw: random.Random, found: Sequence[Path]) -> Path:
-    if not found:
+def one(draw: random.Random, paths: Sequence[Path]) -> Path:
+    if not paths:
         raise Unfit
-    return draw.choice(found)
+    return draw.choice(paths)
 
 
-def two(draw: random.Random, found: Sequence[Path]) -> tuple[Path, Path]:
+def two(draw: random.Random, paths: Sequence[Path]) -> tuple[Path, Path]:
     """Neither of which lies in the other; mostly of one kind."""
-    first = one(draw, found)
+    first = one(draw, paths)
     apart = [
-        each for each in found if first not in (each, *each.parents) and each not in first.parents
+        path for path in paths if first not in (path, *path.parents) and path not in first.parents
     ]
     alike = [
-        each for each in apart if each.suffix == first.suffix and each.is_dir() == first.is_dir()
+        path for path in apart if path.suffix == first.suffix and path.is_dir() == first.is_dir()
     ]
     return first, one(draw, alike if alike and draw.random() < 0.7 else apart)
 
@@ -147,7 +147,7 @@ def spoil(place: Place, kind: str, number: int) -> str:
     draw, before = random.Random(f"{kind} {number}"), place.digest()
     for _ in range(100):
         with suppress(Unfit):
-            said = KINDS[kind](draw, place)
+            words = KINDS[kind](draw, place)
             if place.digest() != before:
-                return f"{kind} {number}: {said}"
+                return f"{kind} {number}: {words}"
     raise Unfit

@@ -42,7 +42,7 @@ class Judgement(NamedTuple):
     """Of one reader."""
 
     word: Word
-    said: str = ""
+    detail: str = ""
 
 
 def digest(value: object) -> str:
@@ -67,7 +67,7 @@ def leaves(value: Any) -> list[str]:
     if isinstance(value, Mapping):
         return [leaf for key in sorted(value) for leaf in (str(key), *leaves(value[key]))]
     if isinstance(value, list | tuple):
-        return [leaf for each in value for leaf in leaves(each)]
+        return [leaf for element in value for leaf in leaves(element)]
     return [repr(value)]
 
 
@@ -80,14 +80,14 @@ class Ended:
 
     state: str
     files: dict[str, str]
-    told: frozenset[tuple[str, str]]
+    findings: frozenset[tuple[str, str]]
 
 
-def ended(workspace: Workspace, told: set[tuple[str, str]]) -> Ended:
+def ended(workspace: Workspace, findings: set[tuple[str, str]]) -> Ended:
     """From what is published."""
     places = (workspace.checkpoints, workspace.models, workspace.telemetry)
-    found = [path for place in places for path in sorted(place.rglob("*")) if path.is_file()]
-    files = {path.relative_to(workspace.root).as_posix(): durable.sha256(path) for path in found}
+    paths = [path for place in places for path in sorted(place.rglob("*")) if path.is_file()]
+    files = {path.relative_to(workspace.root).as_posix(): durable.sha256(path) for path in paths}
     begun = starts.read(workspace.telemetry / starts.RUN_FILE)
     files["telemetry/run.json"] = digest(begun[:-1])
     files["telemetry/timing.jsonl"] = digest(
@@ -95,14 +95,14 @@ def ended(workspace: Workspace, told: set[tuple[str, str]]) -> Ended:
     )
     for name in ("best", "latest"):
         files[f"checkpoints/{name}/manifest.json"] = digest(unlogged(workspace.checkpoints / name))
-    told |= {(each.check, each.message) for each in begun[-1].findings}
-    return Ended(files["checkpoints/latest/state.safetensors"], files, frozenset(told))
+    findings |= {(finding.check, finding.message) for finding in begun[-1].findings}
+    return Ended(files["checkpoints/latest/state.safetensors"], files, frozenset(findings))
 
 
 def unlogged(path: Path) -> dict[str, Any]:
     """A manifest without how far the log reaches: what is found at a resume stands in another file of it."""
-    found = checkpoint.read_manifest(path).model_dump()
-    return {name: value for name, value in found.items() if not name.startswith("telemetry_")}
+    fields = checkpoint.read_manifest(path).model_dump()
+    return {name: value for name, value in fields.items() if not name.startswith("telemetry_")}
 
 
 class PartialRollout(NamedTuple):
@@ -128,54 +128,56 @@ class Opener:
 
     def published(self, workspace: Workspace, fresh: bool = False) -> tuple[int, Ended]:
         """After how many iterations, and what."""
-        tree, told = self.tree, set[tuple[str, str]]()
-        said = "; ".join(training_work.begin(tree, workspace, fresh))
+        tree, findings = self.tree, set[tuple[str, str]]()
+        messages = "; ".join(training_work.begin(tree, workspace, fresh))
         self.state.load(*self.fresh)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(session, "assemble", lambda *given: self.state)
+            patch.setattr(session, "assemble", lambda *arguments: self.state)
             patch.setattr(type(self.state.task.env), "close", lambda env: None)
             work = workspace.work(stages.fingerprint(tree, workspace))
             with session.open_session(tree, work, workspace.prepared, fresh) as opened:
                 for finding in opened.findings:
                     opened.recorder.find(finding)
-                    told.add((finding.check, finding.message))
-                done, best = self.state.counters.iteration, self.state.counters.best_iteration
-                if done:
-                    patch.setattr(export, "export_policy", lambda *given: None)
-                    stages._publish(opened, workspace, best or done, done)
-        if not done:
-            assert said or fresh, "it begins anew without a word"
-            return 0, Ended("", {}, frozenset({("begin", said or "as asked")}))
-        return done, ended(workspace, told)
+                    findings.add((finding.check, finding.message))
+                iterations, best = self.state.counters.iteration, self.state.counters.best_iteration
+                if iterations:
+                    patch.setattr(export, "export_policy", lambda *arguments: None)
+                    stages._publish(opened, workspace, best or iterations, iterations)
+        if not iterations:
+            assert messages or fresh, "it begins anew without a word"
+            return 0, Ended("", {}, frozenset({("begin", messages or "as asked")}))
+        return iterations, ended(workspace, findings)
 
 
-def judge_opened(made: PartialRollout, workspace: Workspace, opener: Opener) -> Judgement:
+def judge_opened(project: PartialRollout, workspace: Workspace, opener: Opener) -> Judgement:
     """Of a damaged work directory that training would go on with; where ``--fresh`` is advised it is given."""
-    said = list[str]()
+    messages = list[str]()
     for _ in range(3):
         try:
-            done, found = opener.published(workspace, "--fresh" in " ".join(said))
+            iterations, outcome = opener.published(workspace, "--fresh" in " ".join(messages))
         except SimicError as refusal:
-            said.append(one_line(refusal))
-            if not ("--fresh" in said[-1] or "run the same command again" in said[-1]):
-                return Judgement("unfinishable", f"no remedy: {said[-1]}")
+            messages.append(one_line(refusal))
+            if not ("--fresh" in messages[-1] or "run the same command again" in messages[-1]):
+                return Judgement("unfinishable", f"no remedy: {messages[-1]}")
             continue
         except Exception:  # noqa: BLE001
             return Judgement("traceback", traceback.format_exc())
-        clean = made.published[done] if done else Ended("", {}, frozenset())
-        said += [f"{check}: {message}" for check, message in found.told - clean.told]
-        if found.state != clean.state:
-            return Judgement("silent", f"another result, said: {said}")
-        if said:
-            return Judgement("found", " | ".join(said))
-        other = [name for name, value in clean.files.items() if found.files.get(name) != value]
-        missing = sorted(clean.told - found.told)
+        clean = project.published[iterations] if iterations else Ended("", {}, frozenset())
+        messages += [f"{check}: {message}" for check, message in outcome.findings - clean.findings]
+        if outcome.state != clean.state:
+            return Judgement("silent", f"another result, said: {messages}")
+        if messages:
+            return Judgement("found", " | ".join(messages))
+        differing = [
+            name for name, value in clean.files.items() if outcome.files.get(name) != value
+        ]
+        missing = sorted(clean.findings - outcome.findings)
         return (
-            Judgement("silent", f"differ: {other}; {missing}")
-            if other or missing
+            Judgement("silent", f"differ: {differing}; {missing}")
+            if differing or missing
             else Judgement("harmless")
         )
-    return Judgement("unfinishable", " | ".join(said))
+    return Judgement("unfinishable", " | ".join(messages))
 
 
 def one_line(error: SimicError) -> str:
@@ -195,13 +197,13 @@ def evaluate(tree: Params, workspace: Workspace) -> Any:
     read: list[Any] = []
 
     def kept(function: Callable[..., Any]) -> Callable[..., Any]:
-        def do(*given: Any) -> Any:
-            read.append(function(*given))
+        def do(*arguments: Any) -> Any:
+            read.append(function(*arguments))
             return read[-1]
 
         return do
 
-    def stop(*given: Any) -> None:
+    def stop(*arguments: Any) -> None:
         raise Opened
 
     with pytest.MonkeyPatch.context() as patch:
@@ -210,8 +212,13 @@ def evaluate(tree: Params, workspace: Workspace) -> Any:
         patch.setattr(scoring.EvaluationSetup, "open", stop)
         with pytest.raises(Opened):
             stages.evaluate(tree, workspace)
-    floors, found = read
-    return floors, found.tensors, found.manifest, load_held_out(workspace.prepared)
+    floors, checkpoint_read = read
+    return (
+        floors,
+        checkpoint_read.tensors,
+        checkpoint_read.manifest,
+        load_held_out(workspace.prepared),
+    )
 
 
 def known(learned: Learned) -> Any:
@@ -226,8 +233,8 @@ def audit(tree: Params, workspace: Workspace) -> Verdict:
 def explained(tree: Params, workspace: Workspace) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(explain, "explain", lambda *arguments: arguments)
-        found: Any = stages.explain(tree, workspace, "0", 1)
-    evaluation, checkpoint, prepared, *_ = found
+        value_read: Any = stages.explain(tree, workspace, "0", 1)
+    evaluation, checkpoint, prepared, *_ = value_read
     return known(Learned.of(checkpoint)), evaluation, load_held_out(prepared)
 
 
@@ -298,50 +305,52 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 }
 
 
-def judge_reader(name: str, made: Finished, workspace: Workspace) -> Judgement:
+def judge_reader(name: str, project: Finished, workspace: Workspace) -> Judgement:
     """Of damaged files."""
     reader, places = READERS[name]
-    if seen(workspace, places) == seen(made.workspace, places):
+    if seen(workspace, places) == seen(project.workspace, places):
         return Judgement("harmless")  # to it nothing has happened
-    said = list[str]()
+    messages = list[str]()
     for _ in range(4):
         try:
-            found = reader(made.params, workspace)
+            value_read = reader(project.params, workspace)
         except SimicError as refusal:
-            said.append(one_line(refusal))
-            remedies = [places for words, places in REMEDIES.items() if words in said[-1]]
+            messages.append(one_line(refusal))
+            remedies = [places for words, places in REMEDIES.items() if words in messages[-1]]
             if not remedies:
-                return Judgement("unfinishable", f"no remedy: {said[-1]}")
+                return Judgement("unfinishable", f"no remedy: {messages[-1]}")
             for place in remedies[0]:
-                restore(workspace.root / place, made.workspace.root / place)
+                restore(workspace.root / place, project.workspace.root / place)
             continue
         except Exception:  # noqa: BLE001
             return Judgement("traceback", traceback.format_exc())
-        if said:
-            return Judgement("found", " | ".join(said))
-        if digest(found) == made.read[name]:
+        if messages:
+            return Judgement("found", " | ".join(messages))
+        if digest(value_read) == project.read[name]:
             return Judgement("harmless")
-        if isinstance(found, Verdict) and "X6" in [each.check for each in found.findings]:
+        if isinstance(value_read, Verdict) and "X6" in [
+            finding.check for finding in value_read.findings
+        ]:
             return Judgement("found", "X6")
-        return Judgement("silent", str(found)[:300])
-    return Judgement("unfinishable", " | ".join(said))
+        return Judgement("silent", str(value_read)[:300])
+    return Judgement("unfinishable", " | ".join(messages))
 
 
 def seen(workspace: Workspace, places: tuple[str, ...]) -> list[str]:
     """Hashes, wall times and all."""
-    found = Place(workspace.root, places)
+    area = Place(workspace.root, places)
     return [
-        f"{found.named(path)} {durable.sha256(path) if path.is_file() else ''}"
-        for path in found.entries()
+        f"{area.named(path)} {durable.sha256(path) if path.is_file() else ''}"
+        for path in area.entries()
         if UNREAD.isdisjoint(path.relative_to(workspace.root).parts)
     ]
 
 
 def restore(path: Path, source: Path) -> None:
     """From the undamaged run."""
-    for each in (*reversed(path.parents), path):
-        if each.is_file():
-            each.unlink()
+    for parent in (*reversed(path.parents), path):
+        if parent.is_file():
+            parent.unlink()
     if path.is_dir():
         shutil.rmtree(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -33,18 +33,18 @@ def judged(
 ) -> Iterator[tuple]:
     """What was done and what becomes of it: of a finished run by each reader, of a copy of its own."""
     if area == "work":
-        made, opener = request.getfixturevalue("unfinished"), request.getfixturevalue("opener")
-        workspace = Workspace(Path(shutil.copytree(made.workspace.root, folder / "project")))
-        done = damage.spoil(damage.Place(workspace.root, [made.place]), kind, number)
-        yield done, judging.judge_opened(made, workspace, opener)
+        run, opener = request.getfixturevalue("unfinished"), request.getfixturevalue("opener")
+        workspace = Workspace(Path(shutil.copytree(run.workspace.root, folder / "project")))
+        words = damage.spoil(damage.Place(workspace.root, [run.place]), kind, number)
+        yield words, judging.judge_opened(run, workspace, opener)
         return
-    made = request.getfixturevalue("finished")
-    project = copied(made.workspace.root, folder / "project")
-    done = damage.spoil(damage.Place(project, PLACES[area]), kind, number)
+    run = request.getfixturevalue("finished")
+    project = copied(run.workspace.root, folder / "project")
+    words = damage.spoil(damage.Place(project, PLACES[area]), kind, number)
     for name in READERS:
         yield (
-            f"{done} {name}",
-            judging.judge_reader(name, made, Workspace(copied(project, folder / name))),
+            f"{words} {name}",
+            judging.judge_reader(name, run, Workspace(copied(project, folder / name))),
         )
 
 
@@ -61,10 +61,12 @@ def test_a_damage_is_found_or_harmless(
     for number in numbers:
         folder = tmp_path / str(number)
         folder.mkdir()
-        for done, each in judged(area, kind, number, request, folder):
-            words[each.word] += 1
+        for case, judgement in judged(area, kind, number, request, folder):
+            words[judgement.word] += 1
             bad += (
-                [] if each.word in ("found", "harmless") else [f"{done}\n{each.word}: {each.said}"]
+                []
+                if judgement.word in ("found", "harmless")
+                else [f"{case}\n{judgement.word}: {judgement.detail}"]
             )
         shutil.rmtree(folder)
     print(words)  # of readers; pytest -rP shows it
@@ -91,8 +93,8 @@ def test_who_reads_what_another_stage_made_holds_it_against_its_seal(
     workspace = Workspace(copied(finished.workspace.root, tmp_path / "project"))
     content = (workspace.root / file).read_text()
     (workspace.root / file).write_text(content.replace("1", "2", 1))
-    found = judging.judge_reader(name, finished, workspace)
-    assert found.word == "found" and words in found.said, found
+    judgement = judging.judge_reader(name, finished, workspace)
+    assert judgement.word == "found" and words in judgement.detail, judgement
 
 
 @pytest.mark.parametrize(
@@ -106,8 +108,8 @@ def test_no_other_policy_takes_the_place_of_one_that_is_lost(
     if not sealed:
         seals.path_of(workspace.root, "train").unlink()
         workspace.models.mkdir()
-    found = judging.judge_reader("grow", finished, workspace)
-    assert found.word == "found" and words in found.said, found
+    judgement = judging.judge_reader("grow", finished, workspace)
+    assert judgement.word == "found" and words in judgement.detail, judgement
 
 
 def test_what_no_report_can_be_made_of_is_told_as_damage_and_a_defect_is_not(
@@ -117,9 +119,9 @@ def test_what_no_report_can_be_made_of_is_told_as_damage_and_a_defect_is_not(
         raise KeyError("a defect of ours")
     workspace = Workspace(copied(finished.workspace.root, tmp_path / "project"))
     (workspace.reports / "metrics.json").write_text("{}")
-    said = r"metrics\.json has changed since, and no report can be made .* dvc checkout"
+    refusal = r"metrics\.json has changed since, and no report can be made .* dvc checkout"
     with (
-        pytest.raises(SimicError, match=said),
+        pytest.raises(SimicError, match=refusal),
         seals.explain_damage(workspace.root, finished.params),
     ):
         raise KeyError("missing")

@@ -46,12 +46,12 @@ class World:
         self.accuracy = (self.accuracy + rng.normal(stream) * (2.5 * acting)).clamp(0, 100)
         self.tracker = tracking.update(self.tracker, 1.0 - self.accuracy / 1000, self.accuracy)
         contribution = rng.normal(stream, (SLOTS + 1,))[:, :SLOTS] * 3
-        seen = in_stages(self.slots.stage, LIVE_STAGES) & (self.slots.alpha > 0)
+        acting_seeds = in_stages(self.slots.stage, LIVE_STAGES) & (self.slots.alpha > 0)
         unlucky = (
             rng.uniform(stream, (SLOTS + 5,))[:, :SLOTS] < 0.2
         )  # not every measurement succeeds
-        contribution = torch.where(seen & ~unlucky, contribution, torch.nan)
-        healthy = torch.ones_like(seen)
+        contribution = torch.where(acting_seeds & ~unlucky, contribution, torch.nan)
+        healthy = torch.ones_like(acting_seeds)
         error, ratio = torch.full_like(contribution, 0.3), torch.ones_like(contribution)
         self.slots = record(self.slots, self.accuracy, contribution, error, ratio, healthy)
 

@@ -16,12 +16,9 @@ from tests import standard
 from tests.standard import Train
 
 CPU = torch.device("cpu")
-IMPAIRED, DEEP, TABLES = (
-    standard.Host(),
-    standard.Host(preset="deep"),
-    Host(family="mlp", preset="baseline"),
-)
-USUAL = IMPAIRED
+IMPAIRED = USUAL = standard.Host()
+DEEP = standard.Host(preset="deep")
+TABLES = Host(family="mlp", preset="baseline")
 
 
 def learned(host: Host, slots: int = 3) -> Learned:
@@ -29,22 +26,7 @@ def learned(host: Host, slots: int = 3) -> Learned:
 
 
 def meta(*shape: int) -> Meta:
-    nothing = {
-        "schema_version": 3,
-        "task": "npz",
-        "source": "",
-        "source_sha256": "",
-        "licence": "",
-        "samples": {},
-    }
-    nothing |= {
-        "duplicates_dropped": 0,
-        "split_fractions": {},
-        "split_rng_seed": 1,
-        "tasks": [],
-        "sha256": {},
-    }
-    return Meta(**nothing, classes=2, shape=shape)
+    return Meta.model_construct(classes=2, shape=shape, tasks=[])
 
 
 @pytest.fixture
@@ -55,9 +37,9 @@ def shelf(tmp_path, monkeypatch):
     def add(suite: str, host: Host, shape: tuple[int, ...], slots: int = 3) -> None:
         folder = tmp_path / "published" / suite
         learned(host, slots).save(folder)
-        found = Publication(suite=suite, sample_shape=shape)
+        publication = Publication(suite=suite, sample_shape=shape)
         card = durable.checked((folder / CARD_FILE).read_bytes()) | {
-            "published": found.model_dump()
+            "published": publication.model_dump()
         }
         (folder / CARD_FILE).write_bytes(durable.with_checksum(card))
 
@@ -85,7 +67,7 @@ RULE = "the policy patient, since no controller fits: .*"
 
 
 @pytest.mark.parametrize(
-    ("mine", "host", "shape", "said"),
+    ("trained", "host", "shape", "name"),
     [
         (IMPAIRED, None, (1, 16, 16), OWN),
         (TABLES, TABLES, (1, 1, 4), OWN),
@@ -114,15 +96,15 @@ RULE = "the policy patient, since no controller fits: .*"
     ],
 )
 def test_the_projects_own_comes_first_where_it_fits_else_a_published_one_else_a_rule(
-    shipped, mine, host, shape, said
+    shipped, trained, host, shape, name
 ):
     """A rule grows where none fits, and says why."""
-    found = choose(mine and own(mine), host, USUAL, meta(*shape), CPU)
-    if said.startswith(RULE):
-        assert isinstance(found, Rule) and found.name == "patient" and "\n" not in str(found)
-        assert re.match(said, str(found))
+    choice = choose(trained and own(trained), host, USUAL, meta(*shape), CPU)
+    if name.startswith(RULE):
+        assert isinstance(choice, Rule) and choice.name == "patient" and "\n" not in str(choice)
+        assert re.match(name, str(choice))
     else:
-        assert isinstance(found, Controller) and found.name == said
+        assert isinstance(choice, Controller) and choice.name == name
 
 
 def test_vectors_are_grown_by_the_tuned_rule_where_hosts_are_those_it_is_tuned_for(shelf):

@@ -48,7 +48,7 @@ WIDTHS = {
 }  # the first generator and the first real table, by width
 
 
-def params_of(*epochs: int, processes: int = 1) -> Params:
+def params_of(*epochs: int) -> Params:
     train = Train(
         host=Host(family="tables", preset="baseline"), episode_steps=(4, 7), batches_per_epoch=2, batch_size=32,
         lifecycle=AT_ONCE, price=PRICE, ppo=PPOParams(minibatches=1),
@@ -58,7 +58,7 @@ def params_of(*epochs: int, processes: int = 1) -> Params:
         train=train,
         headroom=Headroom(policies=("static", "patient"), search_tasks=2, floors=False),
         evaluate=Evaluate(eval_seeds=2, epochs=epochs, static_final=False),
-        runtime=Runtime(processes=processes, threads=1),
+        runtime=Runtime(processes=1, threads=1),
     )
 
 
@@ -75,30 +75,28 @@ def tables(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(tables) -> HeadroomReport:
-    return measure(params_of(6, 4), tables, CPU, lambda *said: None)
+def headroom(tables) -> HeadroomReport:
+    return measure(params_of(6, 4), tables, CPU, lambda *progress: None)
 
 
-def test_what_a_length_has_is_what_is_measured_of_it_alone(tables, found):
+def test_what_a_length_has_is_what_is_measured_of_it_alone(tables, headroom):
     """Bit for bit, costs included; only what the whole file was asked for is another."""
-    assert list(found.others) == ["4 epochs", OUTSIDE] and (
-        found.epochs,
-        found.others["4 epochs"].epochs,
+    assert list(headroom.others) == ["4 epochs", OUTSIDE] and (
+        headroom.epochs,
+        headroom.others["4 epochs"].epochs,
     ) == (6, 4)
-    alone = measure(params_of(4), tables, CPU, lambda *said: None)
-    same = HeadroomReport.model_fields.keys() - {"others", "validation"}
-    shorter = found.others["4 epochs"]
-    assert {name: getattr(shorter, name) for name in same} == {
-        name: getattr(alone, name) for name in same
-    }
+    shortest = measure(params_of(4), tables, CPU, lambda *progress: None)
+    shorter = headroom.others["4 epochs"]
+    for name in HeadroomReport.model_fields.keys() - {"others", "validation"}:
+        assert getattr(shorter, name) == getattr(shortest, name), name
     assert (
-        shorter.test_pct != found.test_pct
-        and shorter.policies["static"] != found.policies["static"]
+        shorter.test_pct != headroom.test_pct
+        and shorter.policies["static"] != headroom.policies["static"]
     )
 
 
-def test_tasks_from_outside_keep_their_widths_and_stand_in_one_report(tables, found):
-    joined = found.others[OUTSIDE]
+def test_tasks_from_outside_keep_their_widths_and_stand_in_one_report(tables, headroom):
+    joined = headroom.others[OUTSIDE]
     assert [task.kind for task in joined.tasks] == list(WIDTHS) and {
         task.group for task in joined.tasks
     } == {OUTSIDE}
@@ -110,14 +108,13 @@ def test_tasks_from_outside_keep_their_widths_and_stand_in_one_report(tables, fo
     assert list(joined.bare) == bare == [row[0] for row in joined.params]
     assert list(joined.policies["static"].params) == bare
     # Each as it is by itself, on its own hosts.
-    setup, accuracies = EvaluationSetup.open(params_of(6, 4), tables), []
-    with closing(setup.env):
-        for width in range(len(WIDTHS)):
-            each = EvaluationSetup.open(params_of(6, 4), tables, CPU, outside=width)
-            with closing(each.env):
-                assert each.env.training_data.shape[-1] in WIDTHS.values()
-                [(_, done)] = play_for_score(each, {"static": Static()}, 6)
-                accuracies += done.score.test_accuracy_pct
+    accuracies = []
+    for width in range(len(WIDTHS)):
+        setup = EvaluationSetup.open(params_of(6, 4), tables, CPU, outside=width)
+        with closing(setup.env):
+            assert setup.env.training_data.shape[-1] in WIDTHS.values()
+            [(_, episode)] = play_for_score(setup, {"static": Static()}, 6)
+            accuracies += episode.score.test_accuracy_pct
     assert tuple(accuracies) == joined.policies["static"].test_accuracy_pct
     assert accuracies == [row[0] for row in joined.test_pct]
 
@@ -127,68 +124,47 @@ def blind(env: GrowthEnv) -> dict[str, Actor]:
 
 
 @pytest.fixture(scope="module")
-def reached(tables, found):
+def by_length(tables, headroom):
     """What the patient rule comes to on other lengths and on tasks from outside, under one of its names."""
-    return elsewhere(params_of(6, 4), tables, CPU, blind, found)
+    return elsewhere(params_of(6, 4), tables, CPU, blind, headroom)
 
 
-@pytest.mark.slow  # that work is shared out alike is in tests/training/test_worker_layout.py
-def test_processes_of_their_own_measure_the_same_on_tasks_from_outside(tables, found, reached):
-    assert elsewhere(params_of(6, 4, processes=2), tables, CPU, blind, found) == reached
-
-
-def again(*given):
-    raise AssertionError("what was done is done again")
-
-
-def stopped_at(call, owner, place, monkeypatch):
-    """Ctrl-C in the function of that name."""
-
-    def stop(*given):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, place, stop)
-        with pytest.raises(KeyboardInterrupt):
-            call()
-
-
-def test_the_trained_policy_stands_there_too(tables, found, reached):
+def test_the_trained_policy_stands_there_too(tables, headroom, by_length):
     """The patient rule plays for one of its names: it must reach what headroom says that it does. That standings follow
     from scores is audited in every run (C9).
     """
-    others, setup = reached, EvaluationSetup.open(params_of(6, 4), tables)
+    setup = EvaluationSetup.open(params_of(6, 4), tables)
     with closing(setup.env):
-        kept = Checkpoint(Path(), Manifest.model_construct(iteration=1), {})
-        whole = evaluate.evaluate(
-            setup, blind(setup.env), found, params_of(6, 4), kept, others=others
+        checkpoint = Checkpoint(Path(), Manifest.model_construct(iteration=1), {})
+        evaluation = evaluate.evaluate(
+            setup, blind(setup.env), headroom, params_of(6, 4), checkpoint, others=by_length
         )
-    assert whole.others == others and list(others) == list(found.others)
-    assert json.loads(whole.to_json())["others"].keys() == others.keys()
-    for name, own in others.items():
-        report = found.others[name]
-        assert own.epochs == report.epochs
-        assert own.per_seed == {"blind": report.policies["patient"]}
-        for standings in own.standings.values():
+    assert evaluation.others == by_length and list(by_length) == list(headroom.others)
+    assert json.loads(evaluation.to_json())["others"].keys() == by_length.keys()
+    for name, length in by_length.items():
+        report = headroom.others[name]
+        assert length.epochs == report.epochs
+        assert length.per_seed == {"blind": report.policies["patient"]}
+        for standings in length.standings.values():
             assert (
                 standings.tasks == 2
                 and standings.policies["blind"] == standings.policies["patient"]
             )
 
 
-def test_what_the_curve_of_training_stands_beside_is_of_its_own_episodes(tables, found):
+def test_what_the_curve_of_training_stands_beside_is_of_its_own_episodes(tables, headroom):
     """On the tasks of validation, less the price, in episodes as long as validation has: (4 + 7 + 1) // 2 epochs."""
-    assert list(found.validation) == ["static", "common", "patient"]
+    assert list(headroom.validation) == ["static", "common", "patient"]
     params, tasks = params_of(6, 4), read_meta(tables).of_group("val")
     data = load_split(tables, "train"), load_split(tables, "val")
     with closing(GrowthEnv(params.train, params.rng_seed, *data, torch.arange(len(tasks)))) as env:
-        schedule = OpenLoop([possible_schedules(params, env)[found.common]] * len(tasks))
+        schedule = OpenLoop([possible_schedules(params, env)[headroom.common]] * len(tasks))
         for rule, actor in (("static", Static()), ("common", schedule)):
             play(env, actor, VALIDATION_ITERATION, lambda *step: None, torch.tensor(tasks), steps=6)
-            kept = torch.where(env.slots.stage == Stage.FOSSILIZED, env.state.seed_params, 0).sum(
+            grown = torch.where(env.slots.stage == Stage.FOSSILIZED, env.state.seed_params, 0).sum(
                 dim=1
             )
-            assert bool(kept.any()) == (rule == "common")
+            assert bool(grown.any()) == (rule == "common")
             accuracy = env.state.measured.committed_accuracy
-            reached = score(accuracy, kept, env.host.params, PRICE).mean()
-            assert found.validation[rule] == pytest.approx(float(reached), abs=1e-4)
+            expected = score(accuracy, grown, env.host.params, PRICE).mean()
+            assert headroom.validation[rule] == pytest.approx(float(expected), abs=1e-4)

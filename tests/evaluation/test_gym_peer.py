@@ -27,9 +27,9 @@ SMALL = (
 
 @cache
 def learn(*changes: str) -> tuple[evaluation.Scores | None, str, list[int]]:
-    told = list[int]()
+    counts = list[int]()
     tree = params.load(ROOT / "params.yaml", [*SMALL, *changes])
-    return *evaluation.learn_peer(tree, lambda _, done, of: told.append(done)), told
+    return *evaluation.learn_peer(tree, lambda _, count, of: counts.append(count)), counts
 
 
 @pytest.mark.parametrize(
@@ -45,24 +45,28 @@ def test_the_peer_suits_the_environment(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     registry.load_extension(ROOT / "examples/extensions/hidden_cartpole.py")
-    played, said, told = learn(*changes)
-    assert said == f"{name}, n_steps 8, batch_size 64, n_epochs 1, 64 environment steps, rng_seed 1"
-    assert played is not None and len(played.returns) == len(played.lengths) == 3
-    assert played.returns == played.lengths and min(played.lengths) > 1  # CartPole pays 1 a step
-    assert told == [1] and list(tmp_path.glob("SB3*")) == []  # torch has a folder of its own there
+    scores, words, counts = learn(*changes)
+    assert (
+        words == f"{name}, n_steps 8, batch_size 64, n_epochs 1, 64 environment steps, rng_seed 1"
+    )
+    assert scores is not None and len(scores.returns) == len(scores.lengths) == 3
+    assert scores.returns == scores.lengths and min(scores.lengths) > 1  # CartPole pays 1 a step
+    assert (
+        counts == [1] and list(tmp_path.glob("SB3*")) == []
+    )  # torch has a folder of its own there
 
 
 def test_the_best_of_the_settings_counts_and_a_misspelt_one_is_named() -> None:
-    one, other = (
+    first, second = (
         "{n_steps: 8, batch_size: 64, n_epochs: 1}",
         "{n_steps: 16, batch_size: 64, n_epochs: 2}",
     )
-    alone = [learn()[0], learn(f"headroom.gym.peer_settings=[{other}]")[0]]
-    both, _, told = learn(f"headroom.gym.peer_settings=[{one}, {other}]")
-    assert both is not None and sum(both.returns) == max(
-        sum(each.returns) for each in alone if each is not None
+    singles = [learn()[0], learn(f"headroom.gym.peer_settings=[{second}]")[0]]
+    best, _, counts = learn(f"headroom.gym.peer_settings=[{first}, {second}]")
+    assert best is not None and sum(best.returns) == max(
+        sum(scores.returns) for scores in singles if scores is not None
     )
-    assert told == [1, 2]
+    assert counts == [1, 2]
     with pytest.raises(SimicError, match=r"peer_settings: \{'n_stepz': 8\}: .*n_stepz"):
         learn("headroom.gym.peer_settings=[{n_stepz: 8}]")
 
@@ -70,9 +74,9 @@ def test_the_best_of_the_settings_counts_and_a_misspelt_one_is_named() -> None:
 def test_the_peer_learns_on_tensors_as_many_side_by_side_as_training_has() -> None:
     registry.load_extension(ROOT / "examples/extensions/bandits.py")
     changes = "prepare.gym={id: Bandits-v0, vector: tensors}", "headroom.gym.peer_memory=true"
-    played, said, _ = learn(*changes, "headroom.gym.peer_settings=[{n_steps: 10, n_epochs: 1}]")
-    assert said == "RecurrentPPO, n_steps 10, n_epochs 1, 64 environment steps, rng_seed 1"
-    assert played is not None and played.lengths == (10, 10, 10)
+    scores, words, _ = learn(*changes, "headroom.gym.peer_settings=[{n_steps: 10, n_epochs: 1}]")
+    assert words == "RecurrentPPO, n_steps 10, n_epochs 1, 64 environment steps, rng_seed 1"
+    assert scores is not None and scores.lengths == (10, 10, 10)
 
 
 def test_the_peer_sees_ends_and_masks_as_sb3_wants_them() -> None:
@@ -85,12 +89,12 @@ def test_the_peer_sees_ends_and_masks_as_sb3_wants_them() -> None:
         )
         first = peer.reset()
         for step in range(4):
-            seen, rewards, over, infos = peer.step(np.array([0, step % 2]))
+            observation, rewards, over, infos = peer.step(np.array([0, step % 2]))
             assert rewards.tolist() == [1.0, 1.0] and over.tolist() == [ended and step == 2] * 2
             if over.all():
                 assert [info["TimeLimit.truncated"] for info in infos] == [True, True]
                 assert np.abs(infos[0]["terminal_observation"] - first[0]).max() > 0.01
-                assert (seen != infos[0]["terminal_observation"]).any()
+                assert (observation != infos[0]["terminal_observation"]).any()
             else:
                 assert infos == [{}, {}]
         forbidden = [[True, True], [True, True]] if ended else [[False, True], [True, True]]
@@ -99,14 +103,11 @@ def test_the_peer_sees_ends_and_masks_as_sb3_wants_them() -> None:
 
 
 def test_masks_that_depend_on_another_head_are_refused() -> None:
-    seen = Observation(
-        torch.zeros(2, 1), torch.zeros(2, 0, dtype=torch.int64), {"b": torch.ones(2, 3, 2).bool()}
-    )
-    env = SimpleNamespace(action_spec=ActionSpec.discrete(3, 2))
-    names = [head.name for head in env.action_spec.heads]
-    seen.masks[names[1]] = seen.masks.pop("b")
+    spec = ActionSpec.discrete(3, 2)
+    masks = {spec.heads[1].name: torch.ones(2, 3, 2, dtype=torch.bool)}
+    observation = Observation(torch.zeros(2, 1), torch.zeros(2, 0, dtype=torch.int64), masks)
     with pytest.raises(SimicError, match="peer_steps: must be 0"):
-        legal(env, seen)  # pyright: ignore[reportArgumentType]
+        legal(SimpleNamespace(action_spec=spec), observation)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_peer_with_masks_decides_what_is_legal() -> None:
@@ -114,23 +115,23 @@ def test_a_peer_with_masks_decides_what_is_legal() -> None:
     tree = params.load(ROOT / "params.yaml", [*SMALL, "prepare.gym.id=HiddenCartPole-v0"])
     _, player = learned(tree, {"n_steps": 8, "batch_size": 64, "n_epochs": 1})
     env = open_gym(tree.prepare.gym, 1, torch.arange(2))
-    seen, _ = env.reset()
+    observation, _ = env.reset()
     for row in (0, 1):
         masks = torch.eye(2, dtype=torch.bool).roll(row, 0)
-        taken = player(env)(
-            Observation(seen.features, seen.categories, {"action_0": masks}),
+        actions = player(env)(
+            Observation(observation.features, observation.categories, {"action_0": masks}),
             torch.ones(2).bool(),
             0,
         )
-        assert taken.tolist() == [[row], [1 - row]]
+        assert actions.tolist() == [[row], [1 - row]]
     env.close()
 
 
 def test_headroom_has_what_the_peer_reached(tmp_path: Path) -> None:
     tree = params.load(ROOT / "params.yaml", [*SMALL])
     prepare(tree.prepare.gym, tree.rng_seed, tmp_path / "prepared")
-    found = evaluation.measure(tree, tmp_path / "prepared", lambda *_: None)
-    assert (found.policies[evaluation.PEER], found.peer) == learn()[:2]
+    headroom = evaluation.measure(tree, tmp_path / "prepared", lambda *_: None)
+    assert (headroom.policies[evaluation.PEER], headroom.peer) == learn()[:2]
 
 
 def test_without_steps_there_is_no_peer() -> None:

@@ -35,100 +35,102 @@ def params():
 
 
 @pytest.fixture(scope="module")
-def told():
+def progress():
     return []
 
 
 @pytest.fixture(scope="module")
-def found(bank, params, told):
-    return measure(params, bank, torch.device("cpu"), lambda *said: told.append(said))
+def report(bank, params, progress):
+    return measure(params, bank, torch.device("cpu"), lambda *call: progress.append(call))
 
 
-def test_rules_and_schedules_are_played_on_the_hosts_of_the_evaluation(bank, params, found):
+def test_rules_and_schedules_are_played_on_the_hosts_of_the_evaluation(bank, params, report):
     """A table is its columns: beside others, in whatever population, a schedule on a host reaches the same to a bit."""
     setup = EvaluationSetup.open(params, bank)
     assert (
-        setup.tasks.tolist() == list(found.rows) == [0, 1, 2] * HOSTS
-        and found.schedules[0] == "static"
+        setup.tasks.tolist() == list(report.rows) == [0, 1, 2] * HOSTS
+        and report.schedules[0] == "static"
     )
-    grown = OpenLoop([possible_schedules(params, setup.env)[-1]] * len(found.rows))
-    alone = {"patient": BASELINES["patient"](setup.env), "schedule": grown}
-    played = {name: done.score for name, done in play_for_score(setup, alone)}
+    grown = OpenLoop([possible_schedules(params, setup.env)[-1]] * len(report.rows))
+    actors = {"patient": BASELINES["patient"](setup.env), "schedule": grown}
+    scores = {name: episode.score for name, episode in play_for_score(setup, actors)}
     assert (
-        played["patient"] == found.policies["patient"]
-        and min(played["schedule"].params) > found.host.params
+        scores["patient"] == report.policies["patient"]
+        and min(scores["schedule"].params) > report.host.params
     )
-    assert len(set(played["schedule"].test_accuracy_pct)) > 2
+    assert len(set(scores["schedule"].test_accuracy_pct)) > 2
     tables = {"val_accuracy_pct": "val_pct", "test_accuracy_pct": "test_pct"}
     for column in ("val_accuracy_pct", "test_accuracy_pct", "params", "flops_per_sample"):
-        table = getattr(found, tables.get(column, column))
-        for place, own in ((0, found.policies["static"]), (-1, played["schedule"])):
-            assert getattr(own, column) == tuple(row[place] for row in table)
+        table = getattr(report, tables.get(column, column))
+        for place, policy in ((0, report.policies["static"]), (-1, scores["schedule"])):
+            assert getattr(policy, column) == tuple(row[place] for row in table)
     # The hosts that choose are others on the same tasks.
-    assert np.shape(found.choosing_val_pct) == np.shape(found.val_pct) == (TASKS * HOSTS, SCHEDULES)
-    assert [row[0] for row in found.choosing_val_pct] != [row[0] for row in found.val_pct]
+    assert (
+        np.shape(report.choosing_val_pct) == np.shape(report.val_pct) == (TASKS * HOSTS, SCHEDULES)
+    )
+    assert [row[0] for row in report.choosing_val_pct] != [row[0] for row in report.val_pct]
 
 
-def test_the_common_schedule_is_the_best_on_training_tasks_and_costs_are_counted(found, told):
-    assert np.shape(found.search_scores) == (SEARCHED, SCHEDULES)
-    assert found.common == int(np.mean(found.search_scores, axis=0).argmax())
-    assert found.common_cost == SEARCHED * SCHEDULES
-    assert found.grid_cost == 2 * TASKS * HOSTS * SCHEDULES
-    assert told[0] == ("common schedule, training tasks", 20, 20)
+def test_the_common_schedule_is_the_best_on_training_tasks_and_costs_are_counted(report, progress):
+    assert np.shape(report.search_scores) == (SEARCHED, SCHEDULES)
+    assert report.common == int(np.mean(report.search_scores, axis=0).argmax())
+    assert report.common_cost == SEARCHED * SCHEDULES
+    assert report.grid_cost == 2 * TASKS * HOSTS * SCHEDULES
+    assert progress[0] == ("common schedule, training tasks", 20, 20)
     # Hosts that choose and hosts that score, all at once.
-    assert told[1:] == [
+    assert progress[1:] == [
         ("schedules, held-out tasks", 2 * TASKS * HOSTS * SCHEDULES, 2 * TASKS * HOSTS * SCHEDULES)
     ]
 
 
-def test_every_kind_has_the_mean_score_of_everyone(found):
-    static, [standings] = found.policies["static"], found.standings.values()
-    for place, task in enumerate(found.tasks):
-        own = [
-            each
-            for row, each in zip(found.rows, static.test_accuracy_pct, strict=True)
+def test_every_kind_has_the_mean_score_of_everyone(report):
+    static, [standings] = report.policies["static"], report.standings.values()
+    for place, task in enumerate(report.tasks):
+        accuracies = [
+            accuracy
+            for row, accuracy in zip(report.rows, static.test_accuracy_pct, strict=True)
             if row == place
         ]
-        assert standings.by_kind[task.kind]["static"] == pytest.approx(np.mean(own))
+        assert standings.by_kind[task.kind]["static"] == pytest.approx(np.mean(accuracies))
     assert len(standings.by_kind) == TASKS
 
 
-def test_the_rule_gap_is_the_oracle_less_the_tuned_rule_or_else_the_patient_one(found):
+def test_the_rule_gap_is_the_oracle_less_the_tuned_rule_or_else_the_patient_one(report):
     """That gaps follow from the scores, less the price, is audited in every run (C9)."""
-    both = {**found.policies, "tuned_rule": found.policies["static"]}
-    for policies, rule in ((found.policies, "patient"), (both, "tuned_rule")):
+    tuned = {**report.policies, "tuned_rule": report.policies["static"]}
+    for policies, rule in ((report.policies, "patient"), (tuned, "tuned_rule")):
         [standings] = endpoints.standings(
-            found.model_copy(update={"policies": policies}), {}
+            report.model_copy(update={"policies": policies}), {}
         ).values()
-        oracle, own = (
+        oracle, policy = (
             standings.policies[name].score.estimate for name in ("oracle per task", rule)
         )
         assert standings.rule == rule and standings.rule_gap is not None
-        assert standings.rule_gap.estimate == pytest.approx(oracle - own)
+        assert standings.rule_gap.estimate == pytest.approx(oracle - policy)
         assert standings.policies[rule].over_rule == Interval(0.0, 0.0, 0.0)
-    [nobody] = endpoints.standings(found.model_copy(update={"policies": {}}), {}).values()
+    [nobody] = endpoints.standings(report.model_copy(update={"policies": {}}), {}).values()
     assert nobody.rule is nobody.rule_gap is nobody.policies["oracle per task"].over_rule is None
 
 
 @pytest.mark.parametrize(
-    ("low", "estimate", "said"),
+    ("low", "estimate", "words"),
     [
         (5.0, 9.0, "decisions matter here."),
         (4.9, 5.0, "decisions seem to matter, but the interval reaches below 5."),
         (4.0, 4.9, "one schedule for all is nearly as good, so there is little to decide."),
     ],
 )
-def test_the_verdict_is_that_of_the_gap_and_its_interval(found, low, estimate, said):
-    [standings] = found.standings.values()
+def test_the_verdict_is_that_of_the_gap_and_its_interval(report, low, estimate, words):
+    [standings] = report.standings.values()
     sentence = page.verdict(standings.model_copy(update={"gap": Interval(estimate, low, 12.0)}))
-    assert sentence.endswith(said)
+    assert sentence.endswith(words)
     assert (
         f"{estimate:+.1f} [{low:.1f}, 12.0] points above the best common schedule on 3 tasks"
         in sentence
     )
 
 
-def test_every_policy_is_in_the_table_and_those_of_reference_come_first(found):
+def test_every_policy_is_in_the_table_and_those_of_reference_come_first(report):
     floor = Fixed(
         test_accuracy_pct=(80.0, 90.0),
         epochs=(0, 0),
@@ -136,34 +138,30 @@ def test_every_policy_is_in_the_table_and_those_of_reference_come_first(found):
         flops_per_sample=(1, 1),
         training_flops=(1, 1),
     )
-    parts = page.page(
-        found.model_copy(update={"floors": {"linear classifier": floor}}), "suite tiny"
-    ).split("\n## ")
+    report = report.model_copy(update={"floors": {"linear classifier": floor}})
+    parts = page.page(report, "suite tiny").split("\n## ")
     assert [part.splitlines()[0] for part in parts] == [
         "# Headroom of suite tiny",
         "On held-out tasks of known kinds",
         "Networks that nobody grew, on the same tasks",
     ]
     assert "| linear classifier | 85.0 | 20 |" in " ".join(parts[2].split())
-    [standings] = found.standings.values()
+    [standings] = report.standings.values()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in parts[1].splitlines()]
     names = ["static", "best common schedule", "oracle per task", "patient"]
-    shown = {cells[0]: cells[1:] for cells in rows if cells and cells[0] in names}
-    assert list(shown) == names
-    for name, (score, over, params) in shown.items():
-        own = standings.policies[name]
-        assert score == f"{own.score.estimate:.1f}"
-        assert over == page.interval(own.over_common) and params == f"{own.params:,.0f}"
+    start = rows.index(next(cells for cells in rows if cells and cells[0] == "static"))
+    for name, cells in zip(names, rows[start:], strict=False):
+        policy = standings.policies[name]
+        over = page.interval(policy.over_common)
+        assert cells == [name, f"{policy.score.estimate:.1f}", over, f"{policy.params:,.0f}"]
     for kind, scores in standings.by_kind.items():
-        assert [
-            kind,
-            *(f"{scores[name]:.1f}" for name in (*names[:2], "patient", "oracle per task")),
-        ] in rows
+        means = (f"{scores[name]:.1f}" for name in (*names[:2], "patient", "oracle per task"))
+        assert [kind, *means] in rows
 
 
 def test_the_patient_rule_stands_in_where_no_tuned_one_is_known(bank, params):
-    asked = params.headroom.model_copy(update={"policies": ("static", "tuned_rule", "patient")})
-    params = params.model_copy(update={"headroom": asked})
+    settings = params.headroom.model_copy(update={"policies": ("static", "tuned_rule", "patient")})
+    params = params.model_copy(update={"headroom": settings})
     env = EvaluationSetup.open(params, bank).env
     assert tuned_rules(params) is None
     rules = hand_rules(params.headroom.policies, env, None)

@@ -34,11 +34,13 @@ class ScalarRule:
     def __init__(self, rule, steps, tail, aligned):
         self.rule, self.steps, self.tail = rule, steps, tail
         self.worth, self.final = {}, rule.threshold is not None
-        own = {
+        priority = {
             opening: slope * aligned[opening[1]] + offset
             for opening, (slope, offset) in self.priorities()
         }
-        self.queue = sorted(rule.order, key=lambda opening: -own.get(opening, 0.0))[: rule.tries]
+        self.queue = sorted(rule.order, key=lambda opening: -priority.get(opening, 0.0))[
+            : rule.tries
+        ]
         self.current = None
 
     def priorities(self):
@@ -51,8 +53,8 @@ class ScalarRule:
         if not live:
             return self.germinated(left, can) or (Op.WAIT, 0, None)
         seed = live[0]
-        known = seed["stage"] == Stage.HOLDING and seed["contribution"] == seed["contribution"]
-        judged = known and seed["dwell"] >= self.rule.patience
+        measured = seed["stage"] == Stage.HOLDING and seed["contribution"] == seed["contribution"]
+        judged = measured and seed["dwell"] >= self.rule.patience
         late = seed["stage"] != Stage.HOLDING and seed["age"] > self.tail + self.rule.patience
         if judged and not (self.rule.threshold is None and self.final):
             self.worth[self.current] = max(self.worth.get(self.current, -1e9), seed["contribution"])
@@ -66,7 +68,7 @@ class ScalarRule:
             self.queue = [] if best == self.current else [best]
         threshold = self.rule.threshold
         good = judged and threshold is not None and seed["contribution"] > threshold
-        good = good or (left == 1 and known and seed["contribution"] > 0)
+        good = good or (left == 1 and measured and seed["contribution"] > 0)
         op = Op.ADVANCE if can(Op.ADVANCE, seed["slot"], None) else Op.WAIT
         if (judged or late) and self.queue and left > self.tail:
             if (
@@ -108,13 +110,16 @@ def test_batched_rules_equal_the_scalar_one_on_the_real_lifecycle(lifecycle):
         order = tuple(
             openings[: 2 + host % 4] if host % 3 else openings[:7:3]
         )  # of every third in one slot
-        own = {"priorities": tuple((1.0 + k % 2, 0.1 * k) for k in range(len(order))), "tries": 2}
+        ranked = {
+            "priorities": tuple((1.0 + k % 2, 0.1 * k) for k in range(len(order))),
+            "tries": 2,
+        }
         threshold = None if host % 2 else 1.0 + host % 4
-        choices.append(HandRule(order, 1 + host % 3, threshold, **({} if host % 5 else own)))
+        choices.append(HandRule(order, 1 + host % 3, threshold, **({} if host % 5 else ranked)))
     actor, tail = HandRules(lifecycle, choices), last_decisions(lifecycle)
     scalars = [
-        ScalarRule(*given)
-        for given in zip(choices, [steps] * 120, [tail] * 120, aligned.tolist(), strict=True)
+        ScalarRule(*arguments)
+        for arguments in zip(choices, [steps] * 120, [tail] * 120, aligned.tolist(), strict=True)
     ]
     met = as_the_scalar_rules(world, actor, scalars, steps)
     # Each op but SET_ALPHA_TARGET by both families; seeds that are there at once need no ADVANCE.
@@ -130,11 +135,11 @@ def test_batched_rules_equal_the_scalar_one_on_the_real_lifecycle(lifecycle):
 
 
 def tuned(**changes):
-    given = {
+    fields = {
         "family": "in order", "order": ("b at 0", "a at 1"), "patience": 2, "threshold": 4.0, "epochs": 6,
         "score": 71.5, "hosts": 64,
     }  # fmt: skip
-    return TunedRule(**(given | changes))
+    return TunedRule(**(fields | changes))
 
 
 def test_the_actor_is_that_of_the_nearest_number_of_epochs_and_asks_what_any_of_them_asks():
@@ -147,45 +152,44 @@ def test_the_actor_is_that_of_the_nearest_number_of_epochs_and_asks_what_any_of_
 
     actor = ByLength({6: Named(0, 2), 12: Named(1)})
     assert actor.asks == {"slot": (0, 1, 2)}
-    # 8 is nearer to 6, 10 to 12; 9 is as near to both.
-    for steps, slots in (
-        (3, (0, 2)),
-        (6, (0, 2)),
-        (8, (0, 2)),
-        (9, (0, 2)),
-        (10, (1,)),
-        (12, (1,)),
-        (40, (1,)),
-    ):
+    # 10 is nearer to 12; 9 is as near to both.
+    for steps, slots in ((3, (0, 2)), (9, (0, 2)), (10, (1,)), (40, (1,))):
         started = []
         actor.start(Episode(torch.arange(1), 0, 1, steps))
         assert started == [(slots, steps)]
 
 
+def file_of(folder, tuned_for, *tuned_rules):
+    """Write tuned rules into a file of that folder."""
+    rules = TunedRules(tuned_for=tuned_for, rules=tuned_rules, configurations=7, trainings=900)
+    path = folder / "some.json"
+    path.write_text(rules.to_json())
+    return path, rules
+
+
 def test_tuned_rules_come_back_from_their_file(tmp_path):
     returning = tuned(family="return to the best", threshold=None, epochs=12)
-    found = TunedRules(
-        tuned_for="f" * 64, rules=(tuned(), returning), configurations=7, trainings=900
-    )
-    path = tmp_path / "some.json"
-    path.write_text(found.to_json())
-    assert read_rules(path) == found
-    rule = rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1), (1, 0)])
-    assert rule == HandRule(((0, 1), (1, 0)), 2, 4.0)
-    assert rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1)]).order == (
-        (0, 1),
-    )  # too large ones are left out
-    own = tuned(priorities=((1.0, 2.0), (3.0, 4.0)), tries=2)
-    assert rule_of(own, ["a", "b"], [(1, 0)]) == HandRule(((1, 0),), 2, 4.0, ((3.0, 4.0),), 1)
-    with pytest.raises(
-        SimicError, match=r"none of b at 0, a at 1 can grow here: possible are a at 0$"
-    ):
-        rule_of(tuned(), ["a", "b"], [(0, 0)])
-    path.write_text(found.to_json()[:-9])
+    path, written = file_of(tmp_path, "f" * 64, tuned(), returning)
+    assert read_rules(path) == written
+    path.write_text(written.to_json()[:-9])
     with pytest.raises(
         SimicError, match=r"some\.json: not tuned rules of schema 1: .*python -m benchmarks\.rules"
     ):
         read_rules(path)
+
+
+def test_a_rule_has_the_openings_that_can_grow_here():
+    priorities = tuned(priorities=((1.0, 2.0), (3.0, 4.0)), tries=2)
+    for rule, openings, expected in (
+        (tuned(), [(0, 0), (0, 1), (1, 0)], HandRule(((0, 1), (1, 0)), 2, 4.0)),
+        (tuned(), [(0, 0), (0, 1)], HandRule(((0, 1),), 2, 4.0)),  # a at 1 is too large
+        (priorities, [(1, 0)], HandRule(((1, 0),), 2, 4.0, ((3.0, 4.0),), 1)),
+    ):
+        assert rule_of(rule, ["a", "b"], openings) == expected
+    with pytest.raises(
+        SimicError, match=r"none of b at 0, a at 1 can grow here: possible are a at 0$"
+    ):
+        rule_of(tuned(), ["a", "b"], [(0, 0)])
 
 
 def test_the_rules_that_come_with_simic_are_those_of_the_default_run():
@@ -195,15 +199,12 @@ def test_the_rules_that_come_with_simic_are_those_of_the_default_run():
 def test_rules_are_known_by_their_tasks_and_hosts_whatever_the_length_and_number(
     tmp_path, monkeypatch
 ):
-    asked = Params(prepare=Prepare(task="suite"), train=tiny_train())
-    found = TunedRules(
-        tuned_for=rules.setting(asked), rules=(tuned(),), configurations=1, trainings=1
-    )
-    (tmp_path / "tiny.json").write_text(found.to_json())
+    settings = Params(prepare=Prepare(task="suite"), train=tiny_train())
+    _, written = file_of(tmp_path, rules.setting(settings), tuned())
     monkeypatch.setattr(rules, "PUBLISHED", tmp_path)
-    assert rules.known(asked) == found
-    longer = asked.model_copy(update={"train": tiny_train(episode_steps=31), "rng_seed": 5})
+    assert rules.known(settings) == written
+    longer = settings.model_copy(update={"train": tiny_train(episode_steps=31), "rng_seed": 5})
     many = Prepare(task="suite", suite=Suite(instances=Instances(train=999)))
-    assert rules.known(longer.model_copy(update={"prepare": many})) == found
-    for other in ({"train": tiny_train(batch_size=16)}, {"prepare": Prepare(task="digits")}):
-        assert rules.known(asked.model_copy(update=other)) is None
+    assert rules.known(longer.model_copy(update={"prepare": many})) == written
+    for change in ({"train": tiny_train(batch_size=16)}, {"prepare": Prepare(task="digits")}):
+        assert rules.known(settings.model_copy(update=change)) is None

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import STEPS, tiny_env, tiny_train, untrained
+from tiny import STEPS, tiny_env, tiny_train
 
-from simic.envs.play import play
+from simic.envs.play import Situation, play
 from simic.errors import SimicError
 from simic.evaluation.policies import BASELINES, EMPTY, Blind
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
@@ -46,39 +46,31 @@ class Watcher:
     """Keeps what it is shown."""
 
     def act(self, situation):
-        self.seen = situation.observation
+        self.observation = situation.observation
 
 
 def test_what_is_shown_is_the_mean_of_the_living_and_the_masks_are_each_hosts_own(bank):
-    env, situations = tiny_env(bank, hosts=4, episode_steps=5), []
-    play(
-        env,
-        untrained(env, greedy=False),
-        0,
-        lambda s, a, r, i: situations.append(s),
-        torch.arange(4),
-    )
-    situation = situations[-1]
+    env = tiny_env(bank, hosts=4)
+    observation, _ = env.reset()
     categories = torch.tensor([[2, 5, -1], [2, 3, -1], [2, 5, -1], [0, 5, -1]])
-    features = situation.observation.features.clone()
+    features = torch.arange(4.0)[:, None] + observation.features
     features[3] = torch.nan
-    given = replace(situation.observation, categories=categories, features=features)
-    watcher = Watcher()
-    Blind(watcher).act(
-        replace(situation, observation=given, alive=torch.tensor([True, True, True, False]))
-    )
+    observation = replace(observation, categories=categories, features=features)
+    alive, watcher = torch.tensor([True, True, True, False]), Watcher()
+    Blind(watcher).act(Situation(observation, env.slots, None, alive, 0))
     # Over three living hosts; they agree on slots 0 and 2, and on slot 1 they do not.
-    assert torch.allclose(watcher.seen.features, features[:3].mean(0).expand(4, -1), atol=1e-6)
-    assert watcher.seen.categories.tolist() == [[2, EMPTY, -1]] * 4
-    assert watcher.seen.masks is given.masks
+    shown = watcher.observation
+    assert torch.allclose(shown.features, features[:3].mean(0).expand(4, -1), atol=1e-6)
+    assert shown.categories.tolist() == [[2, EMPTY, -1]] * 4
+    assert shown.masks is observation.masks
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("asked", "samples"), [("all", 96), (2, 64), (1, 32)])
-def test_an_epoch_has_the_whole_batches_that_were_asked_for(asked, samples):
-    assert epoch_samples(tiny_train(batches_per_epoch=asked), 100) == samples
+@pytest.mark.parametrize(("batches", "samples"), [("all", 96), (2, 64), (1, 32)])
+def test_an_epoch_has_the_whole_batches_that_were_asked_for(batches, samples):
+    assert epoch_samples(tiny_train(batches_per_epoch=batches), 100) == samples
 
 
 def test_a_seed_costs_from_its_germination_on_and_training_three_passes_of_each_sample(bank):
@@ -91,6 +83,8 @@ def test_a_seed_costs_from_its_germination_on_and_training_three_passes_of_each_
     # In FLOPs of one sample's forward pass, of every step of the episode.
     passes = [STEPS * bare, STEPS * bare + (STEPS - germinates) * seed]
     training, validation = episode_flops(env, torch.stack(flops).sum(dim=0))
-    assert training.tolist() == [3 * 64 * each for each in passes]
+    assert training.tolist() == [3 * 64 * flops_of_host for flops_of_host in passes]
     # All 2³ ways to switch three slots, of every validation sample.
-    assert validation.tolist() == [8 * len(env.validation_data) * each for each in passes]
+    assert validation.tolist() == [
+        8 * len(env.validation_data) * flops_of_host for flops_of_host in passes
+    ]

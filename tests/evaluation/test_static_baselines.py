@@ -31,7 +31,7 @@ DEVICE = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def held(bank):
+def held_out(bank):
     return load_held_out(bank)
 
 
@@ -50,45 +50,47 @@ def separable(samples, seed, classes=(2, 3)):
 
 def test_a_linear_classifier_solves_what_is_linear_and_has_a_weight_for_each_input_and_class():
     splits = [separable(400, seed) for seed in range(3)]
-    found = linear_classifier(HeldOut([], *splits), torch.tensor([1, 0, 1]))
-    assert min(found.test_accuracy_pct) > 95
+    floor = linear_classifier(HeldOut([], *splits), torch.tensor([1, 0, 1]))
+    assert min(floor.test_accuracy_pct) > 95
     # Of 2 classes one row of weights suffices: 5 + 1; of 3 classes 3 · (5 + 1). FLOPs: 2 for each weight.
-    assert found.params == (18, 6, 18) and found.flops_per_sample == (30, 10, 30)
-    assert found.test_accuracy_pct[0] == found.test_accuracy_pct[2] and found.epochs == (0, 0, 0)
+    assert floor.params == (18, 6, 18) and floor.flops_per_sample == (30, 10, 30)
+    assert floor.test_accuracy_pct[0] == floor.test_accuracy_pct[2] and floor.epochs == (0, 0, 0)
     assert all(
-        cost % (3 * 400 * each) == 0
-        for cost, each in zip(found.training_flops, (30, 10, 30), strict=True)
+        cost % (3 * 400 * flops) == 0
+        for cost, flops in zip(floor.training_flops, (30, 10, 30), strict=True)
     )
 
 
-def test_the_penalty_is_chosen_on_validation_and_the_test_split_has_no_say(held):
+def test_the_penalty_is_chosen_on_validation_and_the_test_split_has_no_say(held_out):
     tasks = torch.arange(3)
-    found = linear_classifier(held, tasks)
-    wrong = replace(held.test, y=(held.test.y + 1) % 2)
-    other = linear_classifier(replace(held, test=wrong), tasks)
-    assert (found.params, found.training_flops) == (other.params, other.training_flops)
+    floor = linear_classifier(held_out, tasks)
+    wrong = replace(held_out.test, y=(held_out.test.y + 1) % 2)
+    relabelled = linear_classifier(replace(held_out, test=wrong), tasks)
+    assert (floor.params, floor.training_flops) == (relabelled.params, relabelled.training_flops)
     # Two classes: every answer that was right is wrong now.
-    assert found.test_accuracy_pct[0] == pytest.approx(100 - other.test_accuracy_pct[0], abs=1e-3)
+    assert floor.test_accuracy_pct[0] == pytest.approx(
+        100 - relabelled.test_accuracy_pct[0], abs=1e-3
+    )
     # With validation labels that say the opposite, another penalty is best: the scores change.
-    turned = replace(held, val=replace(held.val, y=1 - held.val.y % 2))
-    assert linear_classifier(turned, tasks).test_accuracy_pct != found.test_accuracy_pct
+    turned = replace(held_out, val=replace(held_out.val, y=1 - held_out.val.y % 2))
+    assert linear_classifier(turned, tasks).test_accuracy_pct != floor.test_accuracy_pct
 
 
-def test_static_networks_are_hosts_that_never_grow_bit_for_bit(held, params):
+def test_static_networks_are_hosts_that_never_grow_bit_for_bit(held_out, params):
     tasks = torch.tensor([0, 1, 2, 1])
-    found = static_baselines(params, held, tasks, DEVICE, (SHORT,))[SHORT]
-    assert list(found) == [LINEAR, "static cnn, [4]", "static cnn, [4, 8]"]
+    floor = static_baselines(params, held_out, tasks, DEVICE, (SHORT,))[SHORT]
+    assert list(floor) == [LINEAR, "static cnn, [4]", "static cnn, [4, 8]"]
     host = Host(family="cnn", preset="baseline", widths=(4, 8), kernel_size=3)
     env = GrowthEnv(
         tiny_train(host=host, episode_steps=SHORT),
         params.rng_seed,
-        held.train,
-        held.val,
+        held_out.train,
+        held_out.val,
         torch.arange(4),
     )
     play(env, Static(), EVALUATION_ITERATION, lambda *step: None, tasks)
-    expected, _ = env.committed(held.test)
-    network = found["static cnn, [4, 8]"]
+    expected, _ = env.committed(held_out.test)
+    network = floor["static cnn, [4, 8]"]
     assert network.test_accuracy_pct == tuple(
         round(value, 4) for value in expected.double().tolist()
     )
@@ -97,20 +99,20 @@ def test_static_networks_are_hosts_that_never_grow_bit_for_bit(held, params):
     assert network.training_flops == (SHORT * 64 * 3 * env.host.flops_per_sample,) * 4
 
 
-def test_tokens_have_no_linear_floor_and_no_floors_are_none(held, params):
+def test_tokens_have_no_linear_floor_and_no_floors_are_none(held_out, params):
     x = torch.randint(256, (3 * 96, 8), generator=torch.Generator().manual_seed(0))
     tokens = Dataset(x, x, 256, (256,) * 3)
     tree = params.model_copy(
         update={"train": tiny_train(host=Host(family="transformer"), episode_steps=1)}
     )
-    found = static_baselines(
+    floor = static_baselines(
         tree, HeldOut([], tokens, tokens, tokens), torch.tensor([0, 2]), DEVICE, (1,)
     )[1]
-    assert list(found) == [f"static transformer, {preset}" for preset in PRESETS["transformer"]]
+    assert list(floor) == [f"static transformer, {preset}" for preset in PRESETS["transformer"]]
     silent = params.model_copy(
         update={"headroom": params.headroom.model_copy(update={"floors": False})}
     )
-    assert static_baselines(silent, held, torch.arange(3), DEVICE, (1, 2)) == {1: {}, 2: {}}
+    assert static_baselines(silent, held_out, torch.arange(3), DEVICE, (1, 2)) == {1: {}, 2: {}}
 
 
 # --- the network that a policy ended with -----------------------------------------------------------------------------
@@ -134,25 +136,24 @@ def test_kept_seeds_are_there_from_the_start_with_the_weights_they_began_with(ba
         Schedule((kind, kind, NONE), 1)
     ] * TASKS  # the first slot's seed, then the second's
     play(env, OpenLoop(schedules), ITERATION, lambda *step: None, torch.arange(TASKS))
-    kept = env.slots.stage == Stage.FOSSILIZED
-    assert kept.any(dim=1).all()
+    fossilized = env.slots.stage == Stage.FOSSILIZED
+    assert fossilized.any(dim=1).all()
     slots = from_the_start(env.slots)
-    assert torch.equal(slots.blueprint, torch.where(kept, env.slots.blueprint, -1))
-    assert (slots.alpha[kept] == 1).all() and (slots.stage[~kept] == Stage.DORMANT).all()
+    assert torch.equal(slots.blueprint, torch.where(fossilized, env.slots.blueprint, -1))
+    assert (slots.alpha[fossilized] == 1).all() and (
+        slots.stage[~fossilized] == Stage.DORMANT
+    ).all()
     env.population.reset(ITERATION, torch.arange(TASKS))
-    env.population.germinate(env.slots, kept, env.training_data)
-    begun = [env.population.named_parameters(env.slots, row) for row in range(TASKS)]
-    one = torch.ones(1, TASKS, dtype=torch.int64)
-    env.population.learning_rate = 0.0
-    regime.run(env.population, slots, one)
-    still = [env.population.named_parameters(slots, row) for row in range(TASKS)]
-    env.population.learning_rate = 0.05
-    regime.run(env.population, slots, one)
-    moved = [env.population.named_parameters(slots, row) for row in range(TASKS)]
-    for first, same, other in zip(begun, still, moved, strict=True):
-        assert first.keys() == same.keys() and any(name.startswith("joints") for name in first)
-        assert all(torch.equal(first[name], same[name]) for name in first)
-        assert not any(torch.equal(first[name], other[name]) for name in first if ".seed." in name)
+    env.population.germinate(env.slots, fossilized, env.training_data)
+    weights = [[env.population.named_parameters(env.slots, row) for row in range(TASKS)]]
+    for learning_rate in (0.0, 0.05):
+        env.population.learning_rate = learning_rate
+        regime.run(env.population, slots, torch.ones(1, TASKS, dtype=torch.int64))
+        weights.append([env.population.named_parameters(slots, row) for row in range(TASKS)])
+    for begun, still, moved in zip(*weights, strict=True):
+        assert begun.keys() == still.keys() and any(name.startswith("joints") for name in begun)
+        assert all(torch.equal(begun[name], still[name]) for name in begun)
+        assert not any(torch.equal(begun[name], moved[name]) for name in begun if ".seed." in name)
 
 
 def test_each_row_is_scored_after_its_own_epochs(bank, regime):
@@ -161,5 +162,5 @@ def test_each_row_is_scored_after_its_own_epochs(bank, regime):
     [together] = regime.run(env.population, slots, epochs[None])
     assert together.epochs == tuple(range(1, TASKS + 1))
     for row in (0, 3):
-        [alone] = regime.run(env.population, slots, torch.full((1, TASKS), row + 1))
-        assert alone.test_accuracy_pct[row] == together.test_accuracy_pct[row]
+        [single] = regime.run(env.population, slots, torch.full((1, TASKS), row + 1))
+        assert single.test_accuracy_pct[row] == together.test_accuracy_pct[row]

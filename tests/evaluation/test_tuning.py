@@ -36,12 +36,14 @@ def scored(params, bank, epochs, hosts, rules):
     ground = Ground.open(params, bank, CPU, epochs, ROWS)
     with closing(ground.env) as env:
         openings = possible_openings(env)
-        own = [
+        ordered = [
             replace(rule, order=tuple(openings[place] for place in rule.order)) for rule in rules
         ]
 
         def make(part):
-            return HandRules(env.train.lifecycle, [own[row % len(own)] for row in part.tolist()])
+            return HandRules(
+                env.train.lifecycle, [ordered[row % len(ordered)] for row in part.tolist()]
+            )
 
         scores, _ = ground.play(make, hosts.repeat_interleave(len(rules)))
     assert ground.trainings == len(hosts) * len(rules)
@@ -68,13 +70,13 @@ def test_tuned_rules_are_of_each_length_and_say_what_they_cost(params, bank, mon
     few = {"THRESHOLDS": (2.0,), "PATIENCE": (1,), "PREFIXES": (2,), "RETURNING": (2,)}
     for name, value in {**few, "FIRST_HOSTS": 1, "OPENING_HOSTS": 2}.items():
         monkeypatch.setattr(tuning, name, value)
-    told = []
-    found = tuning.tune(params, bank, (SHORT, LONG), CPU, lambda *said: told.append(said), ROWS)
-    assert [rule.epochs for rule in found.rules] == [SHORT, LONG]
-    assert {name.partition(" at ")[0] for rule in found.rules for name in rule.order} <= {
+    calls = []
+    tuned = tuning.tune(params, bank, (SHORT, LONG), CPU, lambda *call: calls.append(call), ROWS)
+    assert [rule.epochs for rule in tuned.rules] == [SHORT, LONG]
+    assert {name.partition(" at ")[0] for rule in tuned.rules for name in rule.order} <= {
         "norm",
         "conv_light",
     }
     # Every opening on two hosts, then rounds; what was told is what was counted.
-    ends = [of for _, done, of in told if done == of]
-    assert ends[0] == 2 * 4 and sum(ends) == found.trainings
+    ends = [of for _, count, of in calls if count == of]
+    assert ends[0] == 2 * 4 and sum(ends) == tuned.trainings

@@ -32,13 +32,13 @@ def tiny_suite(folder: Path, held_out: int = 3) -> Path:
 
 
 def tiny_train(**changes) -> Train:
-    given = {
+    settings = {
         "episode_steps": STEPS,
         "batch_size": 32,
         "lifecycle": LIFECYCLE,
         "ppo": PPOParams(minibatches=1),
     }
-    return standard.Train(**(given | changes))
+    return standard.Train(**(settings | changes))
 
 
 def small_learned(train: Train, slots: int = 3, kind: type[Learned] = Learned) -> Learned:

@@ -70,8 +70,8 @@ def try_out(faults: Sequence[Fault], processes: int = 1) -> Iterator[Outcome]:
                 late = seconds > PATIENCE_SECONDS
                 if late:
                     os.killpg(pid, signal.SIGKILL)
-                done, status = os.waitpid(pid, 0 if late else os.WNOHANG)
-                if done:
+                ended, status = os.waitpid(pid, 0 if late else os.WNOHANG)
+                if ended:
                     del running[pid]
                     failed = folder / "failed"
                     caught_by = (

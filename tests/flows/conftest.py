@@ -19,10 +19,15 @@ from tests.helpers import Toys, episode, toy_project, update
 class ObservedToys(Toys):
     """Training tells its observers."""
 
-    def train(
-        self, params: Params, workspace: Workspace, observers: Sequence[Any] = (), **_: Any
+    def make(
+        self,
+        name: str,
+        params: Params,
+        workspace: Workspace,
+        observers: Sequence[Any] = (),
+        **options: Any,
     ) -> None:
-        super().train(params, workspace)
+        super().make(name, params, workspace)
         for observer in observers:
             observer.on_start(
                 RunInfo(params, workspace.work("0123456789abcdef"), "d" * 64, 0, print)

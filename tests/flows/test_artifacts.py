@@ -6,13 +6,16 @@ from simic.evaluation.result import Evaluation, Standing, Standings
 
 
 def standings() -> Standings:
-    one = Standing(
+    standing_of_policy = Standing(
         score=Interval(71.25, 70, 72),
         over_rule=None,
         over_common=Interval(-3.0, -4.0, -2.0),
         params=1234.0,
     )
-    gap, policies = Interval(9.0, 6.0, 12.0), {"zealous": one, "static": one}
+    gap, policies = (
+        Interval(9.0, 6.0, 12.0),
+        {"zealous": standing_of_policy, "static": standing_of_policy},
+    )
     return Standings(tasks=20, gap=gap, random_search=(50.0,), policies=policies, by_kind={})
 
 

@@ -38,10 +38,10 @@ def test_result_and_error_of_the_work_come_through() -> None:
 def test_work_is_not_in_the_main_thread_and_sees_its_context() -> None:
     variable = contextvars.ContextVar("variable", default="default")
     variable.set("set")
-    seen = interruptible.run(
+    state = interruptible.run(
         lambda stop: (threading.current_thread() is threading.main_thread(), variable.get())
     )
-    assert seen == (False, "set")
+    assert state == (False, "set")
 
 
 @pytest.mark.usefixtures("alarm")

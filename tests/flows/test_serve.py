@@ -222,15 +222,15 @@ def test_a_port_that_is_taken_ends_everything(tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", project.port))
         listener.listen()
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "flows.up"],
             cwd=project.root,
             env=project.env,
             capture_output=True,
         )
     assert (
-        done.returncode != 0
-        and str(project.port).encode() in done.stdout
-        and b"already in use" in done.stdout
+        result.returncode != 0
+        and str(project.port).encode() in result.stdout
+        and b"already in use" in result.stdout
     )
     assert project.processes() == []

@@ -27,9 +27,9 @@ def suite_run(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 @pytest.fixture
 def project(suite_run: Workspace, tmp_path: Path) -> Workspace:
     """A finished run of that suite, with its params; it may be spoilt."""
-    found = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "project")))
-    found.params.write_text(yaml.safe_dump(tree().model_dump(mode="json"), sort_keys=False))
-    return found
+    workspace = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "project")))
+    workspace.params.write_text(yaml.safe_dump(tree().model_dump(mode="json"), sort_keys=False))
+    return workspace
 
 
 @pytest.fixture(scope="session")

@@ -18,34 +18,23 @@ def test_the_card_of_the_policy_says_what_was_measured_and_the_verdict(
 ) -> None:
     text = suite_run.model_card.read_text(encoding="utf-8")
     standings = result.read(suite_run.evaluation).standings
-    scores = [each.policies["learned"].score for each in standings.values()]
+    scores = [group.policies["learned"].score for group in standings.values()]
     for score in scores:
         assert f"{score.estimate:.1f} [{score.low:.1f}, {score.high:.1f}]" in text
-    found = Verdict.from_json((suite_run.reports / "findings.json").read_bytes())
-    for name, sentence in found.summary.lines.items():
+    verdict = Verdict.from_json((suite_run.reports / "findings.json").read_bytes())
+    for name, sentence in verdict.summary.lines.items():
         assert f"- {name}: {sentence}" in text
     manifest = json.loads((suite_run.checkpoints / "best" / "manifest.json").read_bytes())
     assert manifest["data_sha256"] in text and f"kept is iteration {manifest['iteration']}" in text
-
-
-def test_the_card_beside_the_policy_has_what_was_known_when_it_was_made(
-    suite_run: Workspace,
-) -> None:
-    text = (suite_run.models / "README.md").read_text(encoding="utf-8")
-    scalars = json.loads((suite_run.checkpoints / "best" / "manifest.json").read_bytes())["scalars"]
-    assert f"Validation score: {scalars['best_score']:.2f} points." in text
-    assert "reports/model_card.md" in text and "held-out" not in text
 
 
 def test_the_card_of_the_grown_network_has_an_interval_around_its_test_accuracy(
     suite_run: Workspace,
 ) -> None:
     text = (suite_run.grown / "README.md").read_text(encoding="utf-8")
-    reached = re.search(
-        r"\| test, .* over (\d+) samples \| ([\d.]+) % \[([\d.]+), ([\d.]+)\] \|", text
-    )
-    assert reached is not None
-    samples, test, low, high = map(float, reached.groups())
+    row = re.search(r"\| test, .* over (\d+) samples \| ([\d.]+) % \[([\d.]+), ([\d.]+)\] \|", text)
+    assert row is not None
+    samples, test, low, high = map(float, row.groups())
     assert samples == result.read(suite_run.evaluation).test_samples
     assert low < test < high
 
@@ -67,9 +56,9 @@ def test_numbers_of_a_record_that_does_not_hold_are_withheld(
     project: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "panels_of", lambda run, sound: ())
-    found = json.loads(project.evaluation.read_bytes())
-    found["rows"][0] = found["rows"][-1]
-    project.evaluation.write_text(json.dumps(found))
+    evaluation = json.loads(project.evaluation.read_bytes())
+    evaluation["rows"][0] = evaluation["rows"][-1]
+    project.evaluation.write_text(json.dumps(evaluation))
     stages.audit(tree(), project)
     text = project.model_card.read_text(encoding="utf-8")
     assert (

@@ -12,7 +12,7 @@ from simic.pipeline.display import LiveView
 from simic.telemetry.rows import FindingRow
 from simic.training.observers import Lines, Observer, RunInfo
 from tests.helpers import episode, steps, update
-from tests.training.small_runs import run, small_params
+from tests.training.small_runs import small_params
 
 
 def test_lines_are_the_first_the_last_and_at_most_one_in_ten_seconds(
@@ -20,13 +20,13 @@ def test_lines_are_the_first_the_last_and_at_most_one_in_ten_seconds(
 ) -> None:
     clock = iter([100.0, 101.0, 109.9, 110.1, 111.0, 112.0])
     monkeypatch.setattr(display.time, "monotonic", lambda: next(clock))
-    with display.shown("plain", "headroom") as told:
-        for done in range(1, 7):
-            told("hosts", done, 6)
-    with display.shown("none", "headroom") as told:
-        told("hosts", 6, 6)
+    with display.shown("plain", "headroom") as progress:
+        for count in range(1, 7):
+            progress("hosts", count, 6)
+    with display.shown("none", "headroom") as progress:
+        progress("hosts", 6, 6)
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"headroom: hosts: {done} of 6 host trainings" for done in (1, 4, 6)]
+    assert lines == [f"headroom: hosts: {count} of 6 host trainings" for count in (1, 4, 6)]
 
 
 def test_of_a_bar_stays_a_line_for_each_part_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,10 +34,10 @@ def test_of_a_bar_stays_a_line_for_each_part_that_is_done(monkeypatch: pytest.Mo
     monkeypatch.setattr(
         "rich.progress.get_console", lambda: Console(file=screen, force_terminal=True, width=100)
     )
-    with display.shown("rich", "evaluate", "policies") as told:
-        told("played", 1, 2)
-        told("played", 2, 2)
-        told("[red]more\x1b", 1, 1)
+    with display.shown("rich", "evaluate", "policies") as progress:
+        progress("played", 1, 2)
+        progress("played", 2, 2)
+        progress("[red]more\x1b", 1, 1)
     lines = [line for line in screen.getvalue().splitlines() if " of " in line]
     assert [line[line.index("evaluate") :] for line in lines] == [
         "evaluate: played: 2 of 2 policies",
@@ -49,7 +49,7 @@ def test_training_is_shown_live_on_a_terminal_in_lines_elsewhere_and_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def shown(style: str, *observers: Observer) -> list[type]:
-        return [type(each) for each in display.beside(observers, style, {})]
+        return [type(observer) for observer in display.beside(observers, style, {})]
 
     assert shown("none") == []
     assert (shown("auto"), shown("rich")) == ([Lines], [LiveView])
@@ -90,10 +90,8 @@ def info(tmp_path, start: int = 0) -> RunInfo:
 
 def learned(iteration: int, score: float):
     """An update of which the entropy is known."""
-    known = update(iteration, score)
-    return known.model_copy(
-        update={"best_iteration": 1, "metrics": {**known.metrics, "entropy": 0.5}}
-    )
+    row = update(iteration, score)
+    return row.model_copy(update={"best_iteration": 1, "metrics": {**row.metrics, "entropy": 0.5}})
 
 
 def test_the_picture_says_phase_rate_score_ops_entropy_findings_and_time_left(tmp_path):
@@ -102,9 +100,9 @@ def test_the_picture_says_phase_rate_score_ops_entropy_findings_and_time_left(tm
     screen.view.on_start(info(tmp_path))
     screen.now += 2.0
     screen.view.on_step(0, 2)
-    played = f"{2 * train.envs / 2.0:,.0f}"
+    rate = f"{2 * train.envs / 2.0:,.0f}"
     assert screen.picture["phase"].startswith("playing, step 2 of ")
-    assert screen.picture["phase"].rstrip().endswith(f", {played} decisions a second")
+    assert screen.picture["phase"].rstrip().endswith(f", {rate} decisions a second")
     assert screen.picture["findings"].strip() == "none"
     screen.view.on_rollout(
         0, steps() | {"op": np.array([[0, 0], [1, 0]]), "valid": np.ones((2, 2), bool)}
@@ -127,26 +125,3 @@ def test_the_picture_says_phase_rate_score_ops_entropy_findings_and_time_left(tm
         "train: high finding c: m\\x1b[2J",
         "train: interrupted after 0:04",
     ]
-
-
-def test_time_left_counts_only_what_this_life_has_done(tmp_path):
-    screen = Screen()
-    given = info(tmp_path, start=1)
-    screen.view.on_start(given)
-    assert "left" not in screen.picture["train"]
-    screen.now += 3.0
-    screen.view.on_step(1, 2)
-    share = 2 / (given.params.train.longest_episode + 1)
-    left = round(3.0 / share * (3 - share))
-    assert screen.picture["train"].rstrip().endswith(f"{left // 60}:{left % 60:02d} left")
-    assert screen.lines[1] == "train: resuming after iteration 1 of 4"
-
-
-def test_it_follows_a_real_run_to_its_end(prepared, tmp_path):
-    screen = Screen()
-    run(tmp_path, prepared, [screen.view], params=small_params(iterations=2))
-    done = [line for line in screen.lines if "committed" in line]
-    assert [line.split()[1] for line in done] == ["1/2", "2/2"]
-    assert (
-        screen.picture["ops"] and screen.view._live is not None and not screen.view._live.is_started
-    )

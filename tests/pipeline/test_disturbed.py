@@ -44,7 +44,6 @@ OUTPUTS = {
     ),
 }
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGTERM}
-DIFFER = ("timing.jsonl", "run.json")  # between equal runs
 
 
 def test_a_read_only_project_is_named(tmp_path: Path, simic: Simic) -> None:
@@ -102,21 +101,18 @@ def refresh(name: str, workspace: Workspace) -> None:
 
 
 def contents(root: Path, name: str) -> dict[str, str]:
-    """Outputs of a stage, by the hash of each: of a folder all its files together."""
-    found = {}
+    """Hash the outputs of a stage, by place; of a folder all its files together."""
+    outputs = {}
     for path in (path for output in OUTPUTS[name] for path in root.glob(output)):
-        files = (
-            [file for file in sorted(path.rglob("*")) if file.is_file()]
-            if path.is_dir()
-            else [path]
+        files = [file for file in sorted([path, *path.rglob("*")]) if file.is_file()]
+        outputs[path.relative_to(root).as_posix()] = str(
+            [
+                (file.relative_to(root).as_posix(), seals.content_hash(file))
+                for file in files
+                if file.name not in seals.APART
+            ]
         )
-        kept = [
-            (str(file.relative_to(root)), seals.content_hash(file))
-            for file in files
-            if file.name not in DIFFER
-        ]
-        found[path.relative_to(root).as_posix()] = str(kept)
-    return found
+    return outputs
 
 
 def points(workspace: Workspace) -> str:
@@ -129,8 +125,8 @@ def points(workspace: Workspace) -> str:
     }
     return str(
         [
-            (name, sorted((each.step, each.value) for each in found))
-            for name, found in histories.items()
+            (name, sorted((point.step, point.value) for point in points))
+            for name, points in histories.items()
         ]
     )
 
@@ -148,17 +144,17 @@ def left(workspace: Workspace, name: str) -> dict[str, str]:
     )
 
 
-def main(name: str, root: str, notes: Path, how: str, where: str, at: int) -> None:
+def main(name: str, root: str, notes: Path, how: str, program: str, at: int) -> None:
     """What is disturbed, in a process of its own; at 0 nothing is, and all changes are counted."""
-    said = os.open(notes / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
-    if where != "simic":
+    output = os.open(notes / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    if program != "simic":
         os.environ |= {
             "PYTHONPATH": f"{ROOT}:{Path(hook.__file__).parent}",
             "DISTURB_DVC": f"{root}:{at}:{how}:{notes / 'changes-of-dvc'}",
         }
-    if where != "dvc":
+    if program != "dvc":
         processes, number = (
             () if how == "full" else (os.getpid(),),
             SIGNALS.get(how, signal.SIGKILL),
@@ -169,12 +165,12 @@ def main(name: str, root: str, notes: Path, how: str, where: str, at: int) -> No
 
 
 def disturbed(
-    name: str, root: Path, notes: Path, how: str = "", where: str = "", at: int = 0
+    name: str, root: Path, notes: Path, how: str = "", program: str = "", at: int = 0
 ) -> tuple[int | None, str]:
     """Return exit code and output; what is noted lies where the disk is never full."""
     context = multiprocessing.get_context("forkserver")  # so that imports are made once
     context.set_forkserver_preload([__name__])
-    process = context.Process(target=main, args=(name, str(root), notes, how, where, at))
+    process = context.Process(target=main, args=(name, str(root), notes, how, program, at))
     process.start()
     process.join()
     return process.exitcode, (notes / "said").read_text()
@@ -188,10 +184,10 @@ class Chain:
         self._found: dict[str, Stage] = {}
 
     def __getitem__(self, name: str) -> Stage:
-        for each in list(stages.STAGES)[len(self._found) :]:
+        for stage in list(stages.STAGES)[len(self._found) :]:
             if name in self._found:
                 break
-            self._found[each] = self._run(each)
+            self._found[stage] = self._run(stage)
         return self._found[name]
 
     def _run(self, name: str) -> Stage:
@@ -201,8 +197,8 @@ class Chain:
             training_work.begin(loaded, workspace, fresh=False)
             with open_session(
                 loaded, workspace.work(stages.fingerprint(loaded, workspace)), workspace.prepared
-            ) as own:
-                trainer.train(own)
+            ) as session:
+                trainer.train(session)
         before = Path(shutil.copytree(root, root.with_name(f"before-{name}")))
         (before / "mlflow.db").write_bytes(self._store)  # its own would keep its files elsewhere
         shutil.rmtree(before / "mlruns", ignore_errors=True)
@@ -210,11 +206,12 @@ class Chain:
         notes, places = root.parent, [root]
         if self._found:
             places.append(Path(shutil.copytree(before, root.with_name(f"counted-{name}"))))
-        for each in places:
-            code, said = disturbed(name, each, notes)
-            assert code == 0, said
+        for place in places:
+            code, output = disturbed(name, place, notes)
+            assert code == 0, output
         changes = {
-            where: int((notes / f"changes-of-{where}").read_text()) for where in ("simic", "dvc")
+            program: int((notes / f"changes-of-{program}").read_text())
+            for program in ("simic", "dvc")
         }
         return Stage(name, before, left(workspace, name), changes)
 
@@ -244,67 +241,67 @@ def chain(
     return Chain(workspace, initialised)
 
 
-def assert_nothing_is_lost(stage: Stage, how: str, where: str, at: int, folder: Path) -> str:
+def assert_nothing_is_lost(stage: Stage, how: str, program: str, at: int, folder: Path) -> str:
     """Return what was said."""
     for earlier_case in folder.iterdir():
         shutil.rmtree(earlier_case) if earlier_case.is_dir() else earlier_case.unlink()
     # MLflow keeps a store open: its place must be no other's.
     workspace = Workspace(
-        Path(shutil.copytree(stage.before, folder / f"{stage.name}-{how}-{where}-{at}"))
+        Path(shutil.copytree(stage.before, folder / f"{stage.name}-{how}-{program}-{at}"))
     )
     root, earlier = workspace.root, contents(stage.before, stage.name)
-    code, said = disturbed(stage.name, root, stage.before.parent, how, where, at)
-    case = f"{stage.name}, {how} at {at} of {where}: {code} {said}"
-    assert "Traceback" not in said, case
-    found = contents(root, stage.name)
+    code, printed = disturbed(stage.name, root, stage.before.parent, how, program, at)
+    case = f"{stage.name}, {how} at {at} of {program}: {code} {printed}"
+    assert "Traceback" not in printed, case
+    outputs = contents(root, stage.name)
     assert earlier.items() - stage.expected.items(), "nothing is to be made anew"
-    for output in found.keys() | earlier.keys():
-        assert found.get(output) in (earlier.get(output), stage.expected.get(output)), (
+    for output in outputs.keys() | earlier.keys():
+        assert outputs.get(output) in (earlier.get(output), stage.expected.get(output)), (
             output,
             case,
         )
     if how == "kill":
         assert code == -signal.SIGKILL, case
     elif how == "stop":
-        assert code == EXIT_INTERRUPTED and said.splitlines()[-1].startswith("simic: stopped "), (
-            case
-        )
+        assert code == EXIT_INTERRUPTED and printed.splitlines()[-1].startswith(
+            "simic: stopped "
+        ), case
     elif code:
-        line = said.splitlines()[-1]
+        line = printed.splitlines()[-1]
         assert code == EXIT_REFUSED and line.startswith("simic: ") and len(line) < 600, case
         assert str(root) in line and "No space left on device" in line, case
     else:
-        assert found.items() <= stage.expected.items(), case
+        assert outputs.items() <= stage.expected.items(), case
     (root / hook.BALLAST).unlink(missing_ok=True)
     refresh(stage.name, workspace)
     assert left(workspace, stage.name) == stage.expected, case
     return case
 
 
-@pytest.mark.parametrize("how", ["kill", "stop", "full"])
-def test_a_disturbance_costs_nothing_but_time(
-    how: str, chain: Chain, tmp_path: Path, request
-) -> None:
-    stage, folder = chain["prepare"], request.getfixturevalue("disk") if how == "full" else tmp_path
-    assert_nothing_is_lost(stage, how, "simic", stage.changes["simic"] // 2, folder)
-
-
 PARTS = 8  # of all changes, so that some can be tried
 # Many changes need no room: the disk is then full at the next that does.
 STRIDES = {"kill": 1, "stop": 4, "full": 2}
+MANY = [
+    pytest.param(name, how, part, marks=pytest.mark.prove)
+    for name in stages.STAGES
+    for how in STRIDES
+    for part in range(PARTS)
+]
 
 
-@pytest.mark.prove
-@pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("how", STRIDES)
-@pytest.mark.parametrize("name", stages.STAGES)
-def test_a_disturbance_at_many_changes_of_files_costs_nothing_but_time(
-    name: str, how: str, part: int, chain: Chain, tmp_path: Path, request, capfd
+@pytest.mark.parametrize(
+    ("name", "how", "part"), [*(("prepare", how, None) for how in STRIDES), *MANY]
+)
+def test_a_disturbance_costs_nothing_but_time(
+    name: str, how: str, part: int | None, chain: Chain, tmp_path: Path, request, capfd
 ) -> None:
+    """At the change in the middle, or at many."""
     stage, folder = chain[name], request.getfixturevalue("disk") if how == "full" else tmp_path
-    for where, count in stage.changes.items():
+    for program, count in stage.changes.items() if part is not None else ():
         assert count > 5
         for at in range(1 + part * STRIDES[how], count + 1, PARTS * STRIDES[how]):
-            case = assert_nothing_is_lost(stage, how, where, at, folder)
+            case = assert_nothing_is_lost(stage, how, program, at, folder)
             with capfd.disabled():
                 print(case)
+    if part is None:
+        assert_nothing_is_lost(stage, how, "simic", stage.changes["simic"] // 2, folder)

@@ -26,8 +26,8 @@ def answers(root: Path) -> dict[str, Answer]:
 def test_a_good_checkout_is_well_and_a_missing_package_and_bad_params_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = answers(ROOT)
-    assert found["packages"].well and found["params.yaml"].well
+    answer = answers(ROOT)
+    assert answer["packages"].well and answer["params.yaml"].well
 
     def version(name: str) -> str:
         if name == "dvc":
@@ -38,9 +38,9 @@ def test_a_good_checkout_is_well_and_a_missing_package_and_bad_params_are_named(
     (tmp_path / "params.yaml").write_text(
         (ROOT / "params.yaml").read_text().replace("  envs: ", "  envs: -")
     )
-    found = answers(tmp_path)
-    assert not found["packages"].well and "dvc is not installed" in found["packages"].seen
-    assert not found["params.yaml"].well and "train.envs = -" in found["params.yaml"].seen
+    answer = answers(tmp_path)
+    assert not answer["packages"].well and "dvc is not installed" in answer["packages"].seen
+    assert not answer["params.yaml"].well and "train.envs = -" in answer["params.yaml"].seen
 
 
 def flipped(path: Path) -> None:
@@ -60,11 +60,11 @@ def state(folder: Path) -> dict[str, bytes]:
 def bad(run: Path) -> dict[str, str]:
     """What is damaged, by its place; asked twice, without a change."""
     before = state(run)
-    found = doctor.examine_stored(run)
-    assert found == doctor.examine_stored(run) and state(run) == before
+    checked = doctor.examine_stored(run)
+    assert checked == doctor.examine_stored(run) and state(run) == before
     return {
         answer.question.partition(", ")[2] or answer.question: answer.seen
-        for answer in found
+        for answer in checked
         if not answer.well
     }
 
@@ -82,7 +82,7 @@ def work(finished: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("file", "place", "said", "start"),
+    ("file", "place", "words", "start"),
     [
         (
             "checkpoints/000004/state.safetensors",
@@ -105,23 +105,26 @@ def work(finished: Path, tmp_path: Path) -> Path:
     ],
 )
 def test_a_damage_costs_what_is_said(
-    file: str, place: str, said: str, start: int, work: Path, prepared: Path
+    file: str, place: str, words: str, start: int, work: Path, prepared: Path
 ) -> None:
     assert [answer.seen for answer in doctor.examine_stored(work)] == [
         "training goes on after 4 iterations"
     ]
     flipped(work / file)
-    found = bad(work)
-    assert [*found] == [place] and said in found[place]
+    damages = bad(work)
+    assert [*damages] == [place] and words in damages[place]
     assert goes_on_after(work, prepared) == start
 
 
 def test_without_a_good_checkpoint_the_next_start_refuses(work: Path, prepared: Path) -> None:
-    for checkpoint in (work / "checkpoints").iterdir():
+    checkpoints = list((work / "checkpoints").iterdir())
+    for checkpoint in checkpoints:
         flipped(checkpoint / "state.safetensors")
-    found = bad(work)
-    assert len(found) == len(list((work / "checkpoints").iterdir()))
-    assert all("the next start refuses" in said and "--fresh" in said for said in found.values())
+    damages = bad(work)
+    assert len(damages) == len(checkpoints)
+    assert all(
+        "the next start refuses" in words and "--fresh" in words for words in damages.values()
+    )
     with pytest.raises(SimicError, match="start over with --fresh"):
         goes_on_after(work, prepared)
 
@@ -150,8 +153,8 @@ def test_every_damaged_piece_of_a_project_is_named_with_its_remedy(
     assert bad(project.root) == {}
     path = project.reports / PIECES[stage]
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    [(place, said)] = bad(project.root).items()
-    assert place == f"made by {stage}" and f"simic run does {stage} again" in said
+    [(place, words)] = bad(project.root).items()
+    assert place == f"made by {stage}" and f"simic run does {stage} again" in words
 
 
 def test_work_in_a_project_is_looked_at_too(project: Workspace, work: Path) -> None:

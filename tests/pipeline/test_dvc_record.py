@@ -77,16 +77,16 @@ def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(recorded: Path
     )
     (recorded / "dvc.yaml").write_text(DVC_YAML + second)
     (recorded / "other.txt").write_text("5")
-    lock, kept = recorded / "dvc.lock", recorded / ".simic" / "dvc.lock-before-after"
+    lock, backup = recorded / "dvc.lock", recorded / ".simic" / "dvc.lock-before-after"
     before = lock.read_bytes()
     dvc_record.commit(recorded, "after")
-    assert not kept.exists()
-    whole = lock.read_bytes()
-    for end in range(0, len(whole), 13):
-        lock.write_bytes(whole[:end])
-        kept.write_bytes(before)
+    assert not backup.exists()
+    content = lock.read_bytes()
+    for end in range(0, len(content), 13):
+        lock.write_bytes(content[:end])
+        backup.write_bytes(before)
         assert dvc_record.is_recorded(recorded, "out.txt"), end
-        assert not kept.exists()
+        assert not backup.exists()
     assert dvc_record.is_stale(recorded, "after") is not dvc_record.is_recorded(
         recorded, "other.txt"
     )
@@ -148,7 +148,7 @@ def test_busy_names_the_process_and_what_is_left_to_do(
     dvc_record.adopt_scm(project)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     command = [sys.executable, "-m", "dvc", "repro"]
-    other = subprocess.Popen(command, cwd=project, start_new_session=True, **quiet)
+    process = subprocess.Popen(command, cwd=project, start_new_session=True, **quiet)
     try:
         lock, deadline = project / ".dvc" / "tmp" / "rwlock", time.monotonic() + 20
         while not (
@@ -160,9 +160,9 @@ def test_busy_names_the_process_and_what_is_left_to_do(
         with pytest.raises(dvc_record.Busy, match="dvc is busy") as caught:
             dvc_record.commit(project, "double")
     finally:
-        subprocess.run(["kill", "-9", "--", f"-{other.pid}"], check=True)
-        other.wait()
-    assert str(other.pid) in str(caught.value) and "dvc commit -f double" in str(caught.value)
+        subprocess.run(["kill", "-9", "--", f"-{process.pid}"], check=True)
+        process.wait()
+    assert str(process.pid) in str(caught.value) and "dvc commit -f double" in str(caught.value)
 
 
 def test_revision_is_that_of_the_code_and_not_of_what_a_run_writes(tmp_path: Path) -> None:
@@ -172,10 +172,10 @@ def test_revision_is_that_of_the_code_and_not_of_what_a_run_writes(tmp_path: Pat
 
     def git(*arguments: str) -> str:
         who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
-        done = subprocess.run(
+        result = subprocess.run(
             ["git", *who, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
         )
-        return done.stdout.strip()
+        return result.stdout.strip()
 
     git("init", "-q")
     assert dvc_record.code_revision(tmp_path) == ""  # nothing is committed

@@ -1,22 +1,16 @@
 """What DVC does with runs, by its own commands: an experiment in a copy of the project, results in an object store."""
 
-import importlib.util
-import shutil
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from simic import durable
 from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 from tests.conftest import Simic
-from tests.helpers import ROOT, free_port
+from tests.helpers import ROOT
 
 STAGE = """
 from pathlib import Path
@@ -65,9 +59,9 @@ def dvc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dvc:
 
     def call(*arguments: str) -> str:
         command = [sys.executable, "-m", "dvc", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.strip()
 
     return call
 
@@ -99,48 +93,3 @@ def test_queued_experiments_become_a_table_of_seeds(tmp_path: Path, dvc: Dvc, si
     expected = [f"width={width}   score 15.00 [-48.53, 78.53] (2 seeds)" for width in (4, 8)]
     code, out, _ = simic("table", root=tmp_path)
     assert code == 0 and sorted(out.splitlines()) == expected
-
-
-@pytest.mark.prove
-@pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("dvc_s3", "moto"))),
-    reason="needs pip install dvc-s3 'moto[server]'",
-)
-def test_what_was_pushed_to_s3_comes_back_byte_for_byte(
-    tmp_path: Path, dvc: Dvc, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To a server of this machine that speaks S3."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "nobody")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    port = free_port()
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, **quiet) as server:
-        try:
-            make_bucket(f"http://127.0.0.1:{port}/results")
-            dvc("remote", "add", "-d", "results", "s3://results/simic")
-            dvc("remote", "modify", "results", "endpointurl", f"http://127.0.0.1:{port}")
-            dvc("repro", "-q")
-            made = {path.name: durable.sha256(path) for path in (tmp_path / "telemetry").iterdir()}
-            assert dvc("push") == "3 files pushed"  # and the list of the folder
-            for place in ("telemetry", ".dvc/cache"):
-                shutil.rmtree(tmp_path / place)
-            dvc("pull", "-q")
-            assert {
-                path.name: durable.sha256(path) for path in (tmp_path / "telemetry").iterdir()
-            } == made
-            assert dvc("status") == "Data and pipelines are up to date." and len(made) == 2
-        finally:
-            server.terminate()
-
-
-def make_bucket(url: str) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=5):
-                return
-        except urllib.error.URLError:
-            assert time.monotonic() < deadline, "the server never answered"
-            time.sleep(0.2)

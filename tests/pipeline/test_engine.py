@@ -1,6 +1,5 @@
 """Stale? -> run -> record, with real DVC and stages of one line each, through the interface of the real ones."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from simic import durable, params
+from simic import params
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import dvc_record, engine, stages, training_work
+from simic.pipeline import dvc_record, engine, stages
 from simic.pipeline.paths import Workspace
 from tests.conftest import Simic
 from tests.helpers import Toys, toy_project
@@ -29,39 +28,45 @@ class StoppableToys(Toys):
 
     edit: str | None = None
 
-    def train(
-        self, params: Params, workspace: Workspace, *_: Any, stop: Any = None, **options: Any
+    def make(
+        self,
+        name: str,
+        params: Params,
+        workspace: Workspace,
+        *observers: Any,
+        stop: threading.Event | None = None,
+        fresh: bool = False,
     ) -> None:
-        super().train(params, workspace, **options)
+        super().make(name, params, workspace, fresh=fresh)
         if stop is not None and stop.is_set():
             raise Stopped
-        if self.edit:
-            content = workspace.params.read_text()
-            workspace.params.write_text(content.replace(*self.edit.split(" -> ")))
-        workspace.checkpoints.mkdir(exist_ok=True)
-        (workspace.checkpoints / "x").write_text(f"{params.rng_seed} {params.train.envs}")
+        if name == "train":
+            (workspace.checkpoints / "x").write_text(f"{params.rng_seed} {params.train.envs}")
+            if self.edit:
+                content = workspace.params.read_text()
+                workspace.params.write_text(content.replace(*self.edit.split(" -> ")))
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    found = toy_project(tmp_path)
-    tree = yaml.safe_load(found.params.read_text())
+    project = toy_project(tmp_path)
+    tree = yaml.safe_load(project.params.read_text())
     tree["train"]["envs"], tree["evaluate"]["eval_seeds"], tree["runtime"]["progress"] = (
         24,
         20,
         "auto",
     )
-    found.params.write_text(yaml.safe_dump(tree))
-    return found
+    project.params.write_text(yaml.safe_dump(tree))
+    return project
 
 
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
     """In place of the stages; MLflow has nothing to be told of them."""
-    found = StoppableToys()
-    monkeypatch.setattr(stages, "STAGES", found.stages("prepare", "train"))
+    replacement = StoppableToys()
+    monkeypatch.setattr(stages, "STAGES", replacement.stages("prepare", "train"))
     monkeypatch.setattr(engine, "observers", lambda *_: ())
-    return found
+    return replacement
 
 
 def chain(workspace: Workspace, **options: bool | threading.Event) -> list[str]:
@@ -91,11 +96,11 @@ def test_what_ran_is_recorded_and_then_neither_entry_does_anything_until_params_
     assert chain(workspace) == ["train"]
     assert dvc(workspace, "status", "train").stdout.strip() == "Data and pipelines are up to date."
     assert dvc(workspace, "repro", "train").returncode == 0  # a stage that ran would exit 9
-    asked, ask = list[str](), dvc_record._dvc
+    queries, ask = list[str](), dvc_record._dvc
     monkeypatch.setattr(
-        dvc_record, "_dvc", lambda root, *words: asked.append(words[0]) or ask(root, *words)
+        dvc_record, "_dvc", lambda root, *words: queries.append(words[0]) or ask(root, *words)
     )
-    assert chain(workspace) == [] and asked == []
+    assert chain(workspace) == [] and queries == []
     assert chain(workspace, fresh=True) == ["train"]
     assert toys.ran == ["prepare", "train", "train", "train fresh"]
     # Changed params run what depends on them alone, and edited meanwhile they are not recorded.
@@ -182,9 +187,10 @@ def test_a_workspace_that_somebody_holds_refuses_every_command_and_names_the_hol
 ) -> None:
     """`simic stage` is what `dvc repro` runs."""
     with engine.workspace_lock(workspace):
-        said = simic.refuses(*command, root=workspace.root)
+        refusal = simic.refuses(*command, root=workspace.root)
     assert (
-        f"in use by process {os.getpid()} on " in said and "which runs stages; wait for it" in said
+        f"in use by process {os.getpid()} on " in refusal
+        and "which runs stages; wait for it" in refusal
     )
     assert toys.ran == []
 
@@ -202,58 +208,21 @@ def test_a_run_of_an_experiment_bears_its_name(
 
 def refused(workspace: Workspace, *overrides: str) -> tuple[str, list[str]]:
     """Why, and what was said before."""
-    said = list[str]()
+    lines = list[str]()
     tree = params.load(workspace.params, list(overrides))
     with pytest.raises(SimicError) as caught:
-        engine.run_chain(tree, workspace, "train", engine.Execution(), said.append, overrides)
-    return str(caught.value), said
+        engine.run_chain(tree, workspace, "train", engine.Execution(), lines.append, overrides)
+    return str(caught.value), lines
 
 
 def test_a_run_that_is_refused_leaves_params_as_they_were(workspace: Workspace) -> None:
     """With the real stages: there are no such data, and one could be had there."""
     before = workspace.params.read_bytes()
-    reason, said = refused(workspace, "prepare.task=text", "prepare.source=nowhere.txt")
+    reason, lines = refused(workspace, "prepare.task=text", "prepare.source=nowhere.txt")
     assert "nowhere.txt: no such file; put it there (any UTF-8 text; for example https://" in reason
     assert workspace.params.read_bytes() == before
-    assert said[0] == 'params.yaml: prepare.task: "suite" -> "text"'
-    assert said[-1] == "params.yaml: is again as it was before this run"
-
-
-@pytest.fixture
-def source(workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own file, of which DVC knows the place in params.yaml and not what it holds."""
-    tree = yaml.safe_load(workspace.params.read_text())
-    tree["prepare"] |= {"task": "text", "source": "mine.txt"}
-    workspace.params.write_text(yaml.safe_dump(tree))
-    file = workspace.root / "raw" / "mine.txt"
-    file.parent.mkdir()
-    file.write_text("one")
-    monkeypatch.setenv("SIMIC_DATA_DIR", str(file.parent))
-
-    plain = toys.prepare
-
-    def prepare(params: Params, workspace: Workspace) -> None:
-        plain(params, workspace)
-        (workspace.prepared / "x").write_text(file.read_text())
-        (workspace.prepared / "meta.json").write_text(
-            json.dumps({"source_sha256": durable.sha256(file)})
-        )
-
-    monkeypatch.setattr(toys, "prepare", prepare)
-    # There are no real data.
-    monkeypatch.setattr(training_work, "begin", lambda *_: [])
-    return file
-
-
-def test_a_users_file_that_was_edited_is_prepared_again_with_what_depends_on_it(
-    workspace: Workspace, source: Path
-) -> None:
-    assert chain(workspace) == ["prepare", "train"]
-    assert chain(workspace) == []
-    source.write_text("two")
-    assert chain(workspace) == ["prepare", "train"]
-    source.unlink()  # what was made from it is still there
-    assert chain(workspace) == []
+    assert lines[0] == 'params.yaml: prepare.task: "suite" -> "text"'
+    assert lines[-1] == "params.yaml: is again as it was before this run"
 
 
 def test_what_a_hand_changes_meanwhile_is_not_undone(

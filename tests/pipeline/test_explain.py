@@ -34,20 +34,14 @@ def test_a_decision_is_the_evaluations_and_nothing_is_written(
     for title in ("Seen", "Choices, by probability", "What the decision hangs on"):
         assert [line for line in lines if line.startswith(title)], title
     # A bare host may wait, or germinate one of two blueprints in its slot.
-    chances = {
-        words: float(chance)
-        for chance, words in (
-            line.split(maxsplit=1) for line in lines if line[:4] in ("  0.", "  1.")
-        )
-    }
-    assert len(chances) == 3 and sum(chances.values()) == pytest.approx(1.0, abs=2e-3)
-    assert lines[0].partition(": ")[2] in chances
+    choices = [line.split(maxsplit=1) for line in lines if line[:4] in ("  0.", "  1.")]
+    assert len(choices) == 3 and lines[0].partition(": ")[2] in [words for _, words in choices]
     assert OTHER_EPISODE not in out and simic("explain", 0, 1)[:2] == (0, out)
     assert {path: path.read_bytes() for path in copied.root.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(
-    ("task", "step", "said"),
+    ("task", "step", "refusal"),
     [
         ("sudoku", "1", "task 'sudoku': must be a host, 0 to 7, or one of linear-held_out-0, "),
         (TASK, "11", "step 11: must be 1 to 10"),
@@ -55,9 +49,9 @@ def test_a_decision_is_the_evaluations_and_nothing_is_written(
 )
 @pytest.mark.usefixtures("copied")
 def test_what_there_is_not_is_refused_in_one_line(
-    simic: Simic, task: str, step: str, said: str
+    simic: Simic, task: str, step: str, refusal: str
 ) -> None:
-    assert simic.refuses("explain", task, step).startswith(f"simic: {said}")
+    assert simic.refuses("explain", task, step).startswith(f"simic: {refusal}")
 
 
 def test_only_what_was_evaluated_is_explained(copied: Workspace, simic: Simic) -> None:

@@ -74,10 +74,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.prove)])
 def test_killed_at_any_moment_is_never_killed(kills: int, prepared: Path, tmp_path: Path) -> None:
-    whole = Path(shutil.copytree(prepared, tmp_path / "whole"))
-    attempt(whole, tmp_path / "imports", 0.0)  # the server of forks imports what it needs
+    undisturbed = Path(shutil.copytree(prepared, tmp_path / "whole"))
+    attempt(undisturbed, tmp_path / "imports", 0.0)  # the server of forks imports what it needs
     started = time.monotonic()
-    assert attempt(whole, tmp_path / "whole.log", None) == 0
+    assert attempt(undisturbed, tmp_path / "whole.log", None) == 0
     seconds = time.monotonic() - started
     moments = random.Random(kills)
     killed = 0
@@ -97,5 +97,5 @@ def test_killed_at_any_moment_is_never_killed(kills: int, prepared: Path, tmp_pa
             begun = set(log.read_text().split())
             assert len(trained & begun) <= 1
             trained |= begun
-        assert files(root) == files(whole)
+        assert files(root) == files(undisturbed)
         shutil.rmtree(root)

@@ -37,9 +37,9 @@ def test_a_params_file_gives_every_value_and_defaults_for_what_it_leaves_out(
     path: Path, tmp_path: Path
 ) -> None:
     overrides.write(path, ["train.envs=24", "rng_seed=9"])
-    other = tmp_path / "other.yaml"
-    other.write_text("prepare: {task: mnist}\ntrain: {host: {family: mlp}}\n")
-    overrides.write(path, overrides.from_file(other))
+    second = tmp_path / "other.yaml"
+    second.write_text("prepare: {task: mnist}\ntrain: {host: {family: mlp}}\n")
+    overrides.write(path, overrides.from_file(second))
     tree = params.load(path)
     assert tree == params.validate(
         {"prepare": {"task": "mnist"}, "train": {"host": {"family": "mlp"}}}, ""
@@ -59,8 +59,10 @@ def test_key_missing_in_the_file_is_added(path: Path) -> None:
 
 def test_the_same_value_leaves_the_file_alone(path: Path) -> None:
     before, content = path.stat().st_mtime_ns, path.read_bytes()
-    same = params.load(path).train.batches_per_epoch
-    assert overrides.write(path, [f"train.batches_per_epoch={same}", "prepare.source=null"]) == []
+    batches = params.load(path).train.batches_per_epoch
+    assert (
+        overrides.write(path, [f"train.batches_per_epoch={batches}", "prepare.source=null"]) == []
+    )
     assert (path.stat().st_mtime_ns, path.read_bytes()) == (before, content)
     assert list(path.parent.iterdir()) == [path]
 
@@ -68,20 +70,20 @@ def test_the_same_value_leaves_the_file_alone(path: Path) -> None:
 def test_deployment_overrides_and_command_line_overrides_write_the_same(
     path: Path, tmp_path: Path
 ) -> None:
-    other = tmp_path / "other.yaml"
-    other.write_bytes(path.read_bytes())
+    second = tmp_path / "other.yaml"
+    second.write_bytes(path.read_bytes())
     tree = {
         "rng_seed": 5,
         "train": {"ppo": {"learning_rate": 1e-5, "target_kl": None}, "batches_per_epoch": "all"},
     }
     tree["evaluate"] = {"policies": ["blind", "learned"]}
     overrides.write(path, overrides.from_model(Overrides.model_validate(tree)))
-    asked = [
+    words = [
         "rng_seed=5",
         "train.ppo.learning_rate=1e-5",
         "train.ppo.target_kl=null",
         "train.batches_per_epoch=all",
     ]
-    asked += ["evaluate.policies=[blind, learned]"]
-    overrides.write(other, asked)
-    assert path.read_bytes() == other.read_bytes()
+    words += ["evaluate.policies=[blind, learned]"]
+    overrides.write(second, words)
+    assert path.read_bytes() == second.read_bytes()

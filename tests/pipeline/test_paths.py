@@ -8,24 +8,7 @@ from sqlalchemy import create_engine
 from simic.pipeline.paths import sqlite_uri
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a b",
-        "a#b",
-        "a%25b",
-        "a%20b",
-        "50%",
-        "a?b",
-        "a&b=c",
-        "a'b",
-        "a;b",
-        "a@b:c",
-        "[a]",
-        "ü",
-        "a+b",
-    ],
-)
+@pytest.mark.parametrize("name", ["a%20b", "50%", "a?b", "a#b&c='d';e@f:[g] ü+h"])
 def test_a_database_lies_where_its_uri_says(name: str, tmp_path: Path) -> None:
     file = tmp_path / name / "mlflow.db"
     file.parent.mkdir()

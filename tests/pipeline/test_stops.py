@@ -32,10 +32,10 @@ def workspace(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 def files(workspace: Workspace) -> dict[str, str]:
     """Every file but locks and caches, hidden ones too."""
-    found = [
+    paths = [
         path for path in workspace.root.rglob("*") if path.is_file() and ".simic" not in path.parts
     ]
-    return {str(path.relative_to(workspace.root)): seals.content_hash(path) for path in found}
+    return {str(path.relative_to(workspace.root)): seals.content_hash(path) for path in paths}
 
 
 def test_a_stop_while_the_program_is_still_loading_is_no_traceback(
@@ -66,8 +66,8 @@ def test_a_second_signal_while_a_stopped_stage_tidies_up_spoils_nothing(
     """What it leaves is hidden, and the next run removes it."""
     before, again = files(workspace), []
 
-    def impatient(*given: Any, **named: Any) -> None:
-        again.append(given)
+    def impatient(*arguments: Any, **options: Any) -> None:
+        again.append(arguments)
         os.kill(os.getpid(), signal.SIGINT)
 
     def stopped_once(*_: Any, **__: Any) -> None:
@@ -99,7 +99,9 @@ def test_what_is_done_is_recorded_before_the_run_stops(
     workspace.checkpoints.mkdir()
     commit = dvc_record.commit
     monkeypatch.setattr(
-        dvc_record, "commit", lambda *given: os.kill(os.getpid(), signal.SIGTERM) or commit(*given)
+        dvc_record,
+        "commit",
+        lambda *arguments: os.kill(os.getpid(), signal.SIGTERM) or commit(*arguments),
     )
     for stage in ("prepare", "train"):
         execution = engine.Execution(stop=threading.Event())

@@ -14,78 +14,55 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from simic import params
-from simic.agent.export import export_policy
-from simic.pipeline import tracking
+from simic.pipeline import stages, tracking
 from simic.pipeline.paths import Workspace
 from simic.pipeline.simic_policy import ServedPolicy
-from simic.telemetry import publish, recorder
+from simic.telemetry import recorder
+from simic.telemetry.columns import Columns
 from simic.telemetry.naming import run_name
-from simic.telemetry.rows import TimingRow
+from simic.telemetry.rows import UpdateRow
 from simic.training.observers import RunInfo
-from tests import standard
-from tests.agent.worlds import make_policy
-from tests.helpers import ROOT, iteration, some
+from tests.helpers import ROOT, some
+from tests.pipeline.small_suite import tree
 
 NAME = run_name("0123456789abcdef")
+MODEL = "simic-tables"
 GONE = "http://127.0.0.1:1"  # nobody listens there
 CODE = "c0ffee" * 6 + "abcd"
-SECONDS = ("collect_seconds", "update_seconds", "validate_seconds", "record_seconds")
 TAGS = {"simic.code": f"{CODE}-dirty", tracking.DATA_TAG: "d" * 64}
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what a run of three iterations publishes, and its log."""
-    workspace = Workspace(tmp_path_factory.mktemp("published"))
-    with recorder.Recorder(log_of(workspace).parent) as written:
-        for number in range(3):
-            written.write(iteration(number))
-            written.time(TimingRow(iteration=number, **dict.fromkeys(SECONDS, 1.0)))
-        publish.publish(log_of(workspace).parent, written.flush(), workspace.telemetry)
-    export_policy(make_policy("lstm"), None, workspace.models / "program")
-    (workspace.models / "policy").mkdir()
-    (workspace.models / "policy" / "weights.safetensors").write_bytes(b"weights")
-    workspace.figures.mkdir(parents=True)
-    workspace.metrics.write_text(json.dumps({"score": 80.0, "gap_closed": 0.25}))
-    workspace.model_card.write_text("# A controller" + " with a long card" * 400)
-    for name in ("report.html", "findings.json", "evaluation.json", "figures/learning.svg"):
-        (workspace.reports / name).write_text(name)
-    return workspace.root
-
-
 @pytest.fixture
-def tracked(published: Path, tmp_path: Path, initialised: bytes) -> Workspace:
+def tracked(project: Workspace, initialised: bytes) -> Workspace:
     """A finished run beside an empty store."""
-    root = Path(shutil.copytree(published, tmp_path / "project"))
-    (root / "mlflow.db").write_bytes(initialised)
-    return Workspace(root)
+    (project.root / "mlflow.db").write_bytes(initialised)
+    project.model_card.write_text("# A controller" + " with a long card" * 400)
+    return project
 
 
-def log_of(workspace: Workspace) -> Path:
-    return workspace.work("0123456789abcdef") / recorder.FOLDER
+def log_of(workspace: Workspace) -> list[tuple[UpdateRow, Columns]]:
+    work = workspace.work(stages.fingerprint(tree(), workspace))
+    files = recorder.read(work / recorder.FOLDER)
+    return [(file.update, file.columns("train")) for file in files if file.update]
 
 
-def log(workspace: Workspace, *, sound: bool = True, name: str = NAME) -> None:
-    tracking.log_run(workspace, standard.Params(), name, TAGS, "score 81", sound)
+def log(workspace: Workspace, *, sound: bool = True) -> None:
+    tracking.log_run(workspace, tree(), NAME, TAGS, "score 81", sound)
 
 
 def train(workspace: Workspace, iterations: range, end: str | None = "finished") -> None:
     """Tell MLflow what the trainer tells of these iterations; with no end the process is killed."""
-    logger = tracking.RunLogger(workspace, standard.Params(), TAGS)
-    logger.on_start(
-        RunInfo(standard.Params(), Path("0123456789abcdef"), "d" * 64, iterations.start, print)
-    )
-    for file in recorder.read(log_of(workspace)):
-        if file.update is not None and file.update.iteration in iterations:
-            logger.on_iteration(file.update, file.columns("train"))
+    logger = tracking.RunLogger(workspace, tree(), TAGS)
+    logger.on_start(RunInfo(tree(), Path("0123456789abcdef"), "d" * 64, iterations.start, print))
+    for row, episode in log_of(workspace)[iterations.start : iterations.stop]:
+        logger.on_iteration(row, episode)
     if end is not None:
         logger.on_end(end)
 
 
-def run_of(workspace: Workspace, name: str = NAME) -> tuple[MlflowClient, str]:
+def run_of(workspace: Workspace) -> tuple[MlflowClient, str]:
     store = tracking.connect(workspace)
-    run_id = store.find_run(name)
+    run_id = store.find_run(NAME)
     assert run_id is not None
     return store.client, run_id
 
@@ -107,11 +84,9 @@ def assert_complete(workspace: Workspace) -> None:
         point.key: point.value for point in client.get_logged_model(model.model_id).metrics or []
     }
     assert points == {f"compare/{name}": value for name, value in results.items()}
-    [version] = client.search_model_versions("name = 'simic-digits'")
+    [version] = client.search_model_versions(f"name = '{MODEL}'")
     assert version.run_id == run_id
-    assert (
-        client.get_model_version_by_alias("simic-digits", "challenger").version == version.version
-    )
+    assert client.get_model_version_by_alias(MODEL, "challenger").version == version.version
     assert version.description == workspace.model_card.read_text()[: tracking.LONGEST_NOTE]
     files = {file.path for file in client.list_artifacts(run_id)}
     assert {"report.html", "findings.json", "evaluation.json", "figures"} <= files
@@ -178,12 +153,9 @@ def test_after_a_failure_of_any_call_the_next_command_logs_what_is_missing(
 def test_the_published_tables_have_the_metrics_that_are_logged_in_training(
     tracked: Workspace,
 ) -> None:
-    live = {}
-    for file in recorder.read(log_of(tracked)):
-        if file.update is not None:
-            live[file.update.iteration] = finite(
-                tracking.metrics_of(file.update, file.columns("train"))
-            )
+    live = {
+        row.iteration: finite(tracking.metrics_of(row, episode)) for row, episode in log_of(tracked)
+    }
     published = tracking.published_metrics(tracked.telemetry)
     assert {iteration: finite(metrics) for iteration, metrics in published.items()} == live
     assert {"update/policy_loss", "episode/return"} < live[0].keys()
@@ -198,8 +170,8 @@ def test_a_run_has_few_metrics_and_params_and_says_where_it_comes_from(tracked: 
     client, run_id = run_of(tracked)
     run = client.get_run(run_id)
     assert len(run.data.metrics) <= 30
-    assert len(tracking.logged_params(params.load(ROOT / "params.yaml"))) <= 60
-    assert run.data.params["train.ppo.gamma"] == str(standard.Params().train.ppo.gamma)
+    assert len(run.data.params) <= 60
+    assert run.data.params["train.ppo.gamma"] == str(tree().train.ppo.gamma)
     assert not [name for name in run.data.params if name.startswith("runtime")]
     assert (
         run.data.tags["mlflow.source.git.commit"] == CODE
@@ -213,13 +185,16 @@ def test_a_run_has_few_metrics_and_params_and_says_where_it_comes_from(tracked: 
 def test_a_refuted_policy_is_no_challenger_and_a_champion_neither(tracked: Workspace) -> None:
     log(tracked, sound=False)
     client, _ = run_of(tracked)
-    version = client.get_model_version("simic-digits", "1")
+    version = client.get_model_version(MODEL, "1")
     assert version.aliases == []
     tracking.give_alias(client, version, tracking.CHALLENGER)
     tracking.give_alias(client, version, tracking.CHAMPION)
-    found = tracking.version_with(client, "simic-digits", tracking.CHAMPION)
-    assert found is not None and (found.version, found.aliases) == (version.version, ["champion"])
-    assert tracking.version_with(client, "simic-digits", tracking.CHALLENGER) is None
+    champion = tracking.version_with(client, MODEL, tracking.CHAMPION)
+    assert champion is not None and (champion.version, champion.aliases) == (
+        version.version,
+        ["champion"],
+    )
+    assert tracking.version_with(client, MODEL, tracking.CHALLENGER) is None
 
 
 # Where simic cannot be imported: plays a step after the other with the policy of the registry.
@@ -229,14 +204,14 @@ sys.modules["simic"] = None
 import mlflow
 import numpy as np
 
-policy = mlflow.pyfunc.load_model("models:/simic-digits@challenger")
+policy = mlflow.pyfunc.load_model("models:/simic-tables@challenger")
 step = policy.input_example
 actions = []
 for _ in range(3):
     outputs = policy.predict(step)
     assert list(outputs) == policy.metadata.get_output_schema().input_names()
     actions.append(outputs["actions"])
-    step = {**step, "h": outputs["h"], "c": outputs["c"]}
+    step |= {name: outputs[name] for name in step.keys() & outputs.keys()}
 np.save(sys.argv[1], np.stack(actions))
 """
 
@@ -257,7 +232,7 @@ def test_the_registered_policy_plays_without_simic_like_the_exported_program(
     for actions in np.load(tmp_path / "actions.npy"):
         outputs = program.predict(step)
         assert (outputs["actions"] == actions).all()
-        step = {**step, "h": outputs["h"], "c": outputs["c"]}
+        step |= {name: outputs[name] for name in step.keys() & outputs.keys()}
 
 
 # --- the store ---

@@ -18,7 +18,6 @@ from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
 from simic.training import run_layout
 from simic.training.run_layout import CHECKPOINTS
-from simic.training.session import open_session
 from tests.conftest import Simic
 from tests.helpers import contents
 from tests.pipeline.small_suite import train, tree
@@ -42,12 +41,12 @@ def save(workspace: Workspace, params: Params) -> None:
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace) -> Workspace:
     """A project with a finished training of two iterations; read only."""
-    found = Workspace(tmp_path_factory.mktemp("short") / "project")
-    shutil.copytree(suite_run.prepared, found.prepared)
-    save(found, lasting(SHORT))
-    begin(lasting(SHORT), found)
-    train(lasting(SHORT), found)
-    return found
+    workspace = Workspace(tmp_path_factory.mktemp("short") / "project")
+    shutil.copytree(suite_run.prepared, workspace.prepared)
+    save(workspace, lasting(SHORT))
+    begin(lasting(SHORT), workspace)
+    train(lasting(SHORT), workspace)
+    return workspace
 
 
 @pytest.fixture
@@ -68,8 +67,8 @@ def begin(params: Params, workspace: Workspace, fresh: bool = False) -> list[str
 
 
 def folders(workspace: Workspace) -> list[str]:
-    found = (training.folder for training in training_work.trainings(workspace))
-    return [folder.relative_to(workspace.state).as_posix() for folder in found]
+    trained = (training.folder for training in training_work.trainings(workspace))
+    return [folder.relative_to(workspace.state).as_posix() for folder in trained]
 
 
 def work_of(workspace: Workspace, params: Params) -> Path:
@@ -178,22 +177,6 @@ def test_unfinished_training_is_put_by_and_goes_on_when_its_settings_are_back(
     assert folders(unfinished) == before
 
 
-def test_many_changes_are_counted(unfinished: Workspace) -> None:
-    others = ("rng_seed=5", "train.ppo.gamma=0.9", "train.ppo.epochs=2", "train.price=1.0")
-    [line] = begin(lasting(LONG, *others), unfinished)
-    assert "rng_seed (3 → 5)" in line and " and 1 more changed since" in line
-
-
-def test_begun_fresh_nothing_is_taken_up(unfinished: Workspace) -> None:
-    params = lasting(LONG)
-    begin(params, unfinished, fresh=True)
-    with open_session(
-        params, work_of(unfinished, params), unfinished.prepared, fresh=True
-    ) as session:
-        assert session.state.counters.iteration == 0 and session.findings == []
-    assert training_work.Training.read(work_of(unfinished, params)).identity is not None
-
-
 @pytest.mark.parametrize("content", ["{", None])
 def test_a_lost_identity_is_written_again_where_the_folder_has_its_name(
     content: str | None, copy: Workspace
@@ -268,24 +251,16 @@ def test_the_doctor_says_what_the_next_training_does(unfinished: Workspace, simi
     assert folders(unfinished) == [] and simic("clean")[1] == "nothing to remove\n"
 
 
-def test_fingerprint_changes_with_params_data_seed_and_extensions_and_not_with_runtime(
-    tmp_path: Path,
+def test_the_fingerprint_changes_with_extensions_and_not_with_what_is_not_trained(
+    copy: Workspace,
 ) -> None:
-    workspace = Workspace(tmp_path)
-    stages.prepare(tree(), workspace)
-    base = stages.fingerprint(tree(), workspace)
-    assert base == stages.fingerprint(
-        tree("runtime.progress=none", "evaluate.eval_seeds=3"), workspace
-    )
-    others = [
-        stages.fingerprint(tree(change), workspace)
-        for change in ("train.ppo.epochs=3", "rng_seed=2")
-    ]
-    stages.prepare(tree("prepare.split={train: 0.5, val: 0.25, test: 0.25}"), workspace)
-    others.append(stages.fingerprint(tree(), workspace))
+    """Params, data and code are in tests/test_seals.py."""
+    changes = ("runtime.progress=none", "evaluate.eval_seeds=3")
+    assert stages.fingerprint(tree(*changes), copy) == stages.fingerprint(tree(), copy)
     extended = tree().model_copy(update={"extensions": ("mine_for_fingerprint",)})
-    (tmp_path / "extensions").mkdir()
+    (copy.root / "extensions").mkdir()
+    fingerprints = {stages.fingerprint(tree(), copy)}
     for content in ("X = 1\n", "X = 2\n"):
-        (tmp_path / "extensions" / "mine_for_fingerprint.py").write_text(content)
-        others.append(stages.fingerprint(extended, workspace))
-    assert len({base, *others}) == 6
+        (copy.root / "extensions" / "mine_for_fingerprint.py").write_text(content)
+        fingerprints.add(stages.fingerprint(extended, copy))
+    assert len(fingerprints) == 3

@@ -37,16 +37,16 @@ def learn(ranks: Ranks, case: str) -> dict:
         **({"learning_rate": 1e-2, "minibatches": 3, "target_kl": 0.05} | changes)
     )
     policy = make_policy(core).double()
-    everyone = torch.arange(ENVS)
-    ppo = PPO(policy, settings, 1, total_updates=3, reduce=ranks.reduce, all_env_ids=everyone)
-    own = ranks.env_ids(ENVS)
-    world = TensorWorld(own.tolist(), episodes(ENVS, STEPS).ends)
-    normalizers = Normalizers(ObservationNormalizer(SEEN), RewardNormalizer(len(own), 0.9))
+    env_ids = torch.arange(ENVS)
+    ppo = PPO(policy, settings, 1, total_updates=3, reduce=ranks.reduce, all_env_ids=env_ids)
+    local_ids = ranks.env_ids(ENVS)
+    world = TensorWorld(local_ids.tolist(), episodes(ENVS, STEPS).ends)
+    normalizers = Normalizers(ObservationNormalizer(SEEN), RewardNormalizer(len(local_ids), 0.9))
     metrics = []
     for iteration in range(3):
         rollout, _ = collect(world, policy, normalizers, iteration, 1, STEPS)
-        seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
-        rewards = normalizers.update(*seen, ranks.reduce)
+        experience = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
+        rewards = normalizers.update(*experience, ranks.reduce)
         rollout = with_advantages(rollout, rewards, 0.9, 0.8)
         metrics.append(asdict(ppo.update(rollout, iteration)))
     scales = normalizers.state_dict()
@@ -65,5 +65,5 @@ def learn(ranks: Ranks, case: str) -> dict:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with joined(params.Runtime(device="cpu")) as ranks:
-        found = {case: learn(ranks, case) for case in CASES}
-        Path(sys.argv[1]).with_suffix(f".{ranks.rank}").write_text(json.dumps(found))
+        results = {case: learn(ranks, case) for case in CASES}
+        Path(sys.argv[1]).with_suffix(f".{ranks.rank}").write_text(json.dumps(results))

@@ -38,15 +38,17 @@ def small_params(runtime: dict | None = None, **changes: object) -> Params:
     )
 
 
-def assert_same_run(work: Path, other: Path) -> None:
+def assert_same_run(work: Path, expected: Path) -> None:
     """Every byte of checkpoints and telemetry."""
-    own, theirs = (
+    files, expected_files = (
         sorted(path.relative_to(run) for path in run.glob("checkpoints/*/*"))
-        for run in (work, other)
+        for run in (work, expected)
     )
-    assert own == theirs
-    assert [file for file in own if (work / file).read_bytes() != (other / file).read_bytes()] == []
-    assert telemetry_of(work) == telemetry_of(other)
+    assert files == expected_files
+    assert [
+        file for file in files if (work / file).read_bytes() != (expected / file).read_bytes()
+    ] == []
+    assert telemetry_of(work) == telemetry_of(expected)
 
 
 def flip(file: Path, at: int) -> None:
@@ -56,13 +58,13 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(content)
 
 
-def rewritten(found: Checkpoint, tensors: dict[str, Tensor], **changes: object) -> None:
+def rewritten(checkpoint: Checkpoint, tensors: dict[str, Tensor], **changes: object) -> None:
     """Write a state anew, consistent in itself, but not what its run wrote."""
     content = save(tensors)
     sha256 = {"state.safetensors": durable.sha256_of(content)}
-    (found.path / "state.safetensors").write_bytes(content)
-    (found.path / "manifest.json").write_bytes(
-        found.manifest.model_copy(update={"sha256": sha256, **changes}).to_json()
+    (checkpoint.path / "state.safetensors").write_bytes(content)
+    (checkpoint.path / "manifest.json").write_bytes(
+        checkpoint.manifest.model_copy(update={"sha256": sha256, **changes}).to_json()
     )
 
 
@@ -73,22 +75,19 @@ def telemetry_of(work: Path) -> dict[str, bytes]:
 
 def recorded(work: Path) -> list:
     """All but the findings: what a resume that found something leaves the same."""
-    files = [file for file in recorder.read(work / "telemetry") if file.update]
-    tables = [
-        {name: file.columns(name) for name in ("steps", "train", "validation", "events")}
-        for file in files
-    ]
-    contents = [
-        {
-            f"{table}/{name}": values.tobytes()
-            for table in each
-            for name, values in each[table].items()
-        }
-        for each in tables
-    ]
+    tables = ("steps", "train", "validation", "events")
     return [
-        (repr(file.update), file.events.texts, content)
-        for file, content in zip(files, contents, strict=True)
+        (
+            repr(file.update),
+            file.events.texts,
+            [
+                (table, name, values.tobytes())
+                for table in tables
+                for name, values in file.columns(table).items()
+            ],
+        )
+        for file in recorder.read(work / "telemetry")
+        if file.update
     ]
 
 
@@ -102,23 +101,18 @@ def updates_of(work: Path) -> list[UpdateRow]:
 
 def steps_of(work: Path) -> list[SimpleNamespace]:
     """One of all hosts each, values as they are published."""
-    found = []
+    rows = []
     for file in recorder.read(work / "telemetry"):
         columns = {
             name: published(values).tolist() for name, values in file.columns("steps").items()
         }
-        parts = {
-            name: columns.pop(name) for name in list(columns) if name.startswith("components/")
-        }
         for t in range(len(columns.get("op", ()))):
-            components = {name.partition("/")[2]: values[t] for name, values in parts.items()}
-            row = {name: values[t] for name, values in columns.items()}
-            found.append(
-                SimpleNamespace(
-                    iteration=file.update.iteration, step=t + 1, components=components, **row
-                )
-            )
-    return found
+            row = SimpleNamespace(iteration=file.update.iteration, step=t + 1, components={})
+            for name, values in columns.items():
+                group, _, leaf = name.rpartition("/")
+                (row.components if group else vars(row))[leaf] = values[t]
+            rows.append(row)
+    return rows
 
 
 def episodes_of(work: Path, split: str) -> list[tuple[int, Columns]]:
@@ -128,19 +122,15 @@ def episodes_of(work: Path, split: str) -> list[tuple[int, Columns]]:
 
 
 def events_of(work: Path) -> list[SimpleNamespace]:
-    found = []
+    rows = []
     for file in recorder.read(work / "telemetry"):
-        columns = file.events.columns
-        for step, env, slot, text in zip(*(columns.get(name, ()) for name in EVENTS), strict=True):
+        columns = (file.events.columns.get(name, ()) for name in EVENTS)
+        for step, env, slot, text in zip(*columns, strict=True):
             name, detail = file.events.texts[text]
-            place = {
-                "iteration": file.update.iteration,
-                "step": int(step),
-                "env": int(env),
-                "slot": int(slot),
-            }
-            found.append(SimpleNamespace(**place, name=name, detail=detail))
-    return found
+            place = {"step": int(step), "env": int(env), "slot": int(slot)}
+            iteration = file.update.iteration
+            rows.append(SimpleNamespace(iteration=iteration, **place, name=name, detail=detail))
+    return rows
 
 
 class Watcher:
@@ -180,13 +170,10 @@ def run(work: Path, prepared: Path, observers=(), stop=None, params: Params | No
         train(session, observers, stop)
 
 
-def interrupted_after(
-    steps: int, work: Path, prepared: Path, params=None, message: str = "stopped with"
-) -> Watcher:
+def interrupted_after(steps: int, work: Path, prepared: Path, params: Params) -> None:
     stop = threading.Event()
     watcher = Watcher(lambda count: stop.set() if count == steps else None)
-    with pytest.raises(Interrupted, match=message):
+    with pytest.raises(Interrupted, match="stopped with"):
         run(work, prepared, [watcher], stop, params)
     assert watcher.steps == steps, "the stop is seen after the very step in which it was asked for"
     assert watcher.calls[-1] == ("end", "interrupted")
-    return watcher

@@ -70,25 +70,25 @@ def snapshot(store: CheckpointStore) -> dict[str, bytes]:
 
 
 def test_what_is_written_is_read_back_bit_for_bit(store):
-    found = store.read(2)
+    checkpoint = store.read(2)
     for name, tensor in tensors(2.0).items():
-        assert found.tensors[name].dtype == tensor.dtype
-        assert torch.equal(found.tensors[name], tensor)
-    assert found.manifest.scalars == manifest(2).scalars
-    assert found.manifest.scalars["score"] == 0.1 + 0.2  # not 0.3
-    assert found.manifest.machine == MACHINE
+        assert checkpoint.tensors[name].dtype == tensor.dtype
+        assert torch.equal(checkpoint.tensors[name], tensor)
+    assert checkpoint.manifest.scalars == manifest(2).scalars
+    assert checkpoint.manifest.scalars["score"] == 0.1 + 0.2  # not 0.3
+    assert checkpoint.manifest.machine == MACHINE
 
 
 def test_the_bytes_depend_on_neither_path_nor_time_and_the_last_ones_and_the_best_stay(
     store, tmp_path
 ):
-    other = CheckpointStore(tmp_path / "some" / "where" / "else", keep_last=2)
+    elsewhere = CheckpointStore(tmp_path / "some" / "where" / "else", keep_last=2)
     for iteration in (1, 2):
-        other.write(tensors(float(iteration)), manifest(iteration))
-    assert snapshot(other) == snapshot(store)
+        elsewhere.write(tensors(float(iteration)), manifest(iteration))
+    assert snapshot(elsewhere) == snapshot(store)
     for iteration in range(3, 8):
-        other.write(tensors(1.0), manifest(iteration, best=3))
-    assert other.numbers() == [3, 6, 7]  # the last ones and the best stay
+        elsewhere.write(tensors(1.0), manifest(iteration, best=3))
+    assert elsewhere.numbers() == [3, 6, 7]  # the last ones and the best stay
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "manifest.json"])
@@ -98,8 +98,8 @@ def test_every_flipped_bit_and_every_truncation_is_noticed(store, name):
     # White space of JSON says nothing.
     flipped = [at for at in range(0, len(content), 7) if not content[at : at + 1].isspace()]
     damaged = [content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :] for at in flipped]
-    for found in (*damaged, *(content[:length] for length in range(0, len(content) - 2, 31))):
-        path.write_bytes(found)
+    for damage in (*damaged, *(content[:length] for length in range(0, len(content) - 2, 31))):
+        path.write_bytes(damage)
         with pytest.raises(Damaged, match="000002"):
             store.read(2)
     path.unlink()
@@ -142,10 +142,10 @@ def test_a_full_disk_loses_nothing_and_says_what_is_kept(store):
 def linked(tmp_path) -> tuple[CheckpointStore, dict[int, str]]:
     """Three checkpoints and their hash chain; the first, as the best, and the last are published."""
     store, links = CheckpointStore(tmp_path / "linked", keep_last=3), {0: ""}
-    for done in (1, 2, 3):
-        state = tensors(float(done))
-        links[done] = link(manifest(done, chain=links[done - 1]).scalars, state)
-        store.write(state, manifest(done, best=1, chain=links[done]))
+    for iteration in (1, 2, 3):
+        state = tensors(float(iteration))
+        links[iteration] = link(manifest(iteration, chain=links[iteration - 1]).scalars, state)
+        store.write(state, manifest(iteration, best=1, chain=links[iteration]))
     del links[0]
     store.publish(tmp_path / "out", 1, 3, links)
     return store, links
@@ -187,9 +187,9 @@ def test_a_directory_is_held_against_its_number_and_a_published_one_against_the_
 def test_what_is_edited_with_its_checksums_does_not_give_the_link_of_the_chain(linked, tmp_path):
     store, links = linked
     for path in (tmp_path / "out" / "latest", store.path(3)):
-        found = read(path)
-        refuse_edited(found, links)
-        rewritten(found, found.tensors | {"a/weight": found.tensors["a/weight"] + 1})
+        checkpoint = read(path)
+        refuse_edited(checkpoint, links)
+        rewritten(checkpoint, checkpoint.tensors | {"a/weight": checkpoint.tensors["a/weight"] + 1})
         with pytest.raises(Edited, match="not those that the hash chain of this run has"):
             refuse_edited(read(path), links)
     with pytest.raises(Edited, match="latest: its tensors and counters"):
@@ -197,9 +197,9 @@ def test_what_is_edited_with_its_checksums_does_not_give_the_link_of_the_chain(l
     refuse_edited(
         read(store.path(3)), {3: links[3]}
     )  # without the link before it nothing can be said
-    for other in ({1: links[2]}, {2: links[1]}):  # another chain is none of the checkpoint
+    for foreign in ({1: links[2]}, {2: links[1]}):  # another chain is none of the checkpoint
         with pytest.raises(Edited):
-            refuse_edited(store.read(2), links | other)
+            refuse_edited(store.read(2), links | foreign)
 
 
 def rewrite(path, **changes) -> None:

@@ -24,41 +24,29 @@ def test_a_seed_that_made_room_for_another_counts_as_pruned(prepared, tmp_path):
     ) as session:
         env, tally = session.env, Tally(session.env)
         env.reset()
-        germinate = Action.wait(env.num_envs)._replace(
-            op=torch.full((env.num_envs,), int(Op.GERMINATE))
+        germinate, prune = (
+            Action.wait(env.num_envs)._replace(op=torch.full((env.num_envs,), int(op)))
+            for op in (Op.GERMINATE, Op.PRUNE)
         )
-        prune = germinate._replace(op=torch.full((env.num_envs,), int(Op.PRUNE)))
-        for action in (
-            germinate,
-            germinate,
-            germinate,
-            prune,
-            germinate,
-            Action.wait(env.num_envs),
-        ):
+        for action in (*(3 * [germinate]), prune, germinate, Action.wait(env.num_envs)):
             _, reward, *_, info = env.step(action)
             tally.add(reward, info)
-    found = tally.columns()
-    assert (found["germinated"] == 4).all() and (
-        found["pruned"] == 3
+    columns = tally.columns()
+    assert (columns["germinated"] == 4).all() and (
+        columns["pruned"] == 3
     ).all()  # two made room, one was taken out
 
 
 def test_a_seed_that_takes_the_place_of_a_live_one_is_an_event():
-    steps = {
-        "stage": np.array([[[Stage.HOLDING]], [[Stage.HOLDING]], [[Stage.HOLDING]]], dtype=np.int8),
-        "effective_op": np.array([[Op.GERMINATE], [Op.GERMINATE], [Op.WAIT]]),
-        "slot": np.zeros((3, 1), dtype=np.int64),
-        "op": np.array([[Op.GERMINATE], [Op.GERMINATE], [Op.WAIT]]),
-        "gate": np.full((3, 1), -1),
-        "gate_passed": np.zeros((3, 1), dtype=bool),
-        "panicked": np.zeros((3, 1), dtype=bool),
-        "cause": np.zeros((3, 1), dtype=np.int64),
-    }
-    found = events(steps)
-    assert found.columns["step"].tolist() == [1, 2]
-    names = [found.texts[code] for code in found.columns["text"].tolist()]
-    assert names == [
+    ops = np.array([[Op.GERMINATE], [Op.GERMINATE], [Op.WAIT]])
+    columns = {name: np.zeros((3, 1), dtype=np.int64) for name in ("slot", "cause")}
+    columns |= {name: np.zeros((3, 1), dtype=bool) for name in ("gate_passed", "panicked")}
+    stage = np.full((3, 1, 1), Stage.HOLDING, dtype=np.int8)
+    recorded = events(
+        {**columns, "stage": stage, "effective_op": ops, "op": ops, "gate": np.full((3, 1), -1)}
+    )
+    assert recorded.columns["step"].tolist() == [1, 2]
+    assert [recorded.texts[code] for code in recorded.columns["text"].tolist()] == [
         ("holding", "from DORMANT"),
         ("holding", "a new seed in the place of a live one"),
     ]
@@ -101,10 +89,10 @@ def far(value):
     if isinstance(value, torch.Tensor):
         return value.as_subclass(Distant)
     if isinstance(value, dict):
-        return {key: far(each) for key, each in value.items()}
+        return {key: far(element) for key, element in value.items()}
     if is_dataclass(value):
         return replace(
-            value, **{each.name: far(getattr(value, each.name)) for each in fields(value)}
+            value, **{element.name: far(getattr(value, element.name)) for element in fields(value)}
         )
     return value
 
@@ -119,25 +107,13 @@ def collected(transitions: list) -> Columns:
 def test_an_episode_is_fetched_once_for_each_kind_of_number(prepared, monkeypatch):
     state = assemble(small_params(), prepared, torch.device("cpu"))
     env = state.task.env
-    seen = []
-    collect(env, state.ppo.policy, state.normalizers, 0, 1, 3, seen.append)
-    near, away = collected(seen), []
-    for transition in seen:
-        decision = replace(
-            transition.decision,
-            **{
-                name: far(getattr(transition.decision, name))
-                for name in ("actions", "log_probs", "joint", "value")
-            },
-        )
-        away.append(
-            replace(
-                transition,
-                decision=decision,
-                reward=far(transition.reward),
-                info=far(transition.info),
-            )
-        )
+    records = []
+    collect(env, state.ppo.policy, state.normalizers, 0, 1, 3, records.append)
+    near = collected(records)
+    away = [
+        replace(step, decision=far(step.decision), reward=far(step.reward), info=far(step.info))
+        for step in records
+    ]
     monkeypatch.setattr(Distant, "fetched", 0)
     distant = collected(away)
     assert {name: values.tobytes() for name, values in distant.items()} == {

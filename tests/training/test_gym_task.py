@@ -53,9 +53,9 @@ class StopAt(Observer):
 def run(params: Params, work: Path, prepared: Path, stop: StopAt | None = None) -> list[str]:
     """Train to the end, or to a stop; return the checks of the findings of opening the run."""
     with open_session(params, work, prepared) as session:
-        found = [finding.check for finding in session.findings]
+        checks = [finding.check for finding in session.findings]
         train(session, [stop] if stop else [], stop.event if stop else None)
-    return found
+    return checks
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
@@ -97,10 +97,10 @@ def test_what_cannot_train_is_refused_in_a_line(prepared: Path, tmp_path: Path) 
     with pytest.raises(SimicError, match="environments are on the CPU"):
         run(small(device="cuda"), tmp_path, prepared)
     limited = GymParams(id="CartPole-v1", options={"sutton_barto_reward": True})
-    other = small().model_copy(update={"prepare": Prepare(task="gym", gym=limited)})
+    changed = small().model_copy(update={"prepare": Prepare(task="gym", gym=limited)})
     with pytest.raises(
         SimicError, match="the environment has changed since; run simic prepare again"
     ):
-        run(other, tmp_path, prepared)
+        run(changed, tmp_path, prepared)
     with pytest.raises(ValueError, match="must be one number for task gym"):
         Params(prepare=small().prepare, train=Train(episode_steps=(3, 4), envs=4))

@@ -55,8 +55,8 @@ def test_a_stop_in_an_exec_or_a_finalizer_ends_with_our_exit_code(stop, tmp_path
     (tmp_path / "stopped.py").write_text(PROGRAM.format(stop))
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     command = [sys.executable, "-m", "stopped"]
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, timeout=50)
-    assert (done.returncode, done.stderr) == (3, b"")
+    result = subprocess.run(command, env=environment, check=False, capture_output=True, timeout=50)
+    assert (result.returncode, result.stderr) == (3, b"")
 
 
 def test_what_python_drops_else_is_reported_and_the_hook_is_put_back(monkeypatch):

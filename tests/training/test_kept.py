@@ -17,7 +17,7 @@ def tensors():
     """All that are alive and were not before."""
     gc.collect()
     # By type: isinstance would ask lazy objects of other libraries for their class.
-    return [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    return [tensor for tensor in gc.get_objects() if issubclass(type(tensor), torch.Tensor)]
 
 
 class Census(Watcher):
@@ -32,7 +32,9 @@ class Census(Watcher):
             options={"iteration": 0}
         )  # no seeds: how many there are depends on what was played
         alive = tensors()
-        self.counts.append((len(alive), sum(each.numel() * each.element_size() for each in alive)))
+        self.counts.append(
+            (len(alive), sum(tensor.numel() * tensor.element_size() for tensor in alive))
+        )
 
 
 def test_iterations_leave_no_tensors_behind(prepared, tmp_path):
@@ -49,20 +51,20 @@ def test_iterations_leave_no_tensors_behind(prepared, tmp_path):
 
 
 def test_a_loaded_checkpoint_is_let_go(copied, prepared, monkeypatch):
-    kept = []
+    references = []
     choose = resume.choose
 
-    def remember(*given):
-        start = choose(*given)
-        kept.extend(weakref.ref(tensor) for tensor in start.checkpoint.tensors.values())
+    def remember(*arguments):
+        start = choose(*arguments)
+        references.extend(weakref.ref(tensor) for tensor in start.checkpoint.tensors.values())
         return start
 
     monkeypatch.setattr(resume, "choose", remember)
     with open_session(small_params(), copied, prepared) as session:
         gc.collect()
         assert session.state.counters.iteration == 4
-        assert kept
-        assert [ref for ref in kept if ref() is not None] == []
+        assert references
+        assert [ref for ref in references if ref() is not None] == []
 
 
 def test_a_run_writes_only_into_its_work_directory(prepared, tmp_path, monkeypatch):

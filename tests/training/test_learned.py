@@ -23,8 +23,11 @@ def test_it_decides_as_the_policy_in_the_run(learned, copied, prepared, tmp_path
     with open_session(small_params(), copied, prepared) as session:
         observation, _ = session.env.reset(options={"iteration": 77})
         noise = torch.linspace(0, 0.99, 4 * 8).reshape(4, 8)
-        policies = [(session.policy, session.state.normalizers)]
-        policies += [(each.policy, each.normalizers) for each in (learned, loaded)]
+        policies = (
+            (session.policy, session.state.normalizers),
+            (learned.policy, learned.normalizers),
+            (loaded.policy, loaded.normalizers),
+        )
         steps = [
             policy.act(scales.see(observation), policy.initial_state(4), noise)
             for policy, scales in policies
@@ -39,22 +42,21 @@ def test_it_decides_as_the_policy_in_the_run(learned, copied, prepared, tmp_path
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "policy.json"])
-def test_a_damaged_or_missing_file_and_another_format_are_named(learned, tmp_path, file):
+def test_a_damaged_or_missing_file_is_named(learned, tmp_path, file):
     learned.save(tmp_path)
-    path = tmp_path / file
-    content = path.read_bytes()
-    for damaged in (b"", content[: len(content) // 2], content[:50] + b"\x00" + content[51:]):
-        path.write_bytes(damaged)
-        with pytest.raises(SimicError, match=str(tmp_path)) as error:
+    content = (tmp_path / file).read_bytes()
+    for damaged in (b"", content[:50] + b"\x00" + content[51:]):
+        (tmp_path / file).write_bytes(damaged)
+        with pytest.raises(SimicError, match=str(tmp_path)):
             Learned.load(tmp_path)
-        assert "\n" not in str(error.value)
-    path.unlink()
+    (tmp_path / file).unlink()
     with pytest.raises(SimicError, match=f"{file}: policy not readable"):
         Learned.load(tmp_path)
+
+
+def test_another_format_is_refused(learned, tmp_path):
     learned.save(tmp_path)
-    card = json.loads((tmp_path / "policy.json").read_bytes())
-    (tmp_path / "policy.json").write_text(
-        json.dumps({**card, "format_version": 1, "train": {"unknown": 1}})
-    )
+    card = json.loads((tmp_path / "policy.json").read_bytes()) | {"format_version": 1}
+    (tmp_path / "policy.json").write_text(json.dumps(card))
     with pytest.raises(SimicError, match="format version 1: must be 5; run simic train again"):
         Learned.load(tmp_path)

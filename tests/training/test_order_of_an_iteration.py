@@ -28,8 +28,8 @@ def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(
         normalizers, ppo = session.state.normalizers, session.state.ppo
         history: list[tuple[str, float]] = []
 
-        def look(where):
-            history.append((where, float(sum(x.sum() for x in normalizers.state_dict().values()))))
+        def look(moment):
+            history.append((moment, float(sum(x.sum() for x in normalizers.state_dict().values()))))
 
         update = ppo.update
 
@@ -46,7 +46,7 @@ def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(
         monkeypatch.setattr(ppo, "update", watched)
         train(session, [Watcher(lambda count: look("step"))])
     values = [value for _, value in history]
-    places = [where for where, _ in history]
+    places = [moment for moment, _ in history]
     assert places == ["step", "step", "step", "update", "updated"] * 2
     for i in range(2):
         steps, before, after = values[5 * i : 5 * i + 3], values[5 * i + 3], values[5 * i + 4]

@@ -42,11 +42,9 @@ def test_each_leaf_perturbed_comes_back_alone_and_gives_another_link_of_the_chai
     for name in tensors:
         changed = {**tensors, name: perturbed(tensors[name])}
         target.load(changed, scalars)
-        found = target.tensors()
-        assert torch.equal(found[name], changed[name]), name
-        assert [other for other in tensors if not torch.equal(found[other], tensors[other])] == [
-            name
-        ]
+        loaded = target.tensors()
+        assert torch.equal(loaded[name], changed[name]), name
+        assert [key for key in tensors if not torch.equal(loaded[key], tensors[key])] == [name]
         links.add(target.link())
     for name, value in OTHER.items():
         target.load(tensors, {**scalars, name: value})

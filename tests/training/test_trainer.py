@@ -50,11 +50,11 @@ def drawn(prepared, tmp_path_factory):
 def test_a_run_that_was_asked_to_stop_and_resumed_is_the_run_that_never_was(
     drawn, prepared, tmp_path
 ):
-    whole, lengths = drawn
+    undisturbed, lengths = drawn
     for length in lengths[:3]:  # in the first step of the second, third and fourth iteration
         interrupted_after(length + 1, tmp_path, prepared, small_params(**OPTIONS))
     run(tmp_path, prepared, params=small_params(**OPTIONS))
-    assert_same_run(tmp_path, whole)
+    assert_same_run(tmp_path, undisturbed)
     assert [row.iteration for row in timing.read(tmp_path / "timing.jsonl")] == [0, 1, 2, 3]
 
 
@@ -84,8 +84,10 @@ def test_a_stop_saves_what_is_whole_and_says_what_is_lost(finished, prepared, tm
             run(tmp_path, prepared, (), AtLook(look), params)
         assert len(list((tmp_path / "checkpoints").glob("*"))) == saved
     run(tmp_path, prepared, params=params)
-    own, other = (read(work / "checkpoints/000004").manifest for work in (tmp_path, finished))
-    assert own.scalars == other.scalars
+    resumed, expected = (
+        read(work / "checkpoints/000004").manifest for work in (tmp_path, finished)
+    )
+    assert resumed.scalars == expected.scalars
     assert telemetry_of(tmp_path) == telemetry_of(finished)
 
 
@@ -108,7 +110,7 @@ def test_the_best_checkpoint_is_the_one_with_the_best_validation_score_and_is_ke
         iteration + 1: sum(episode["committed_accuracy"].tolist()) / 4
         for iteration, episode in validated
     }
-    best = max(scores, key=lambda done: (scores[done], -done))
+    best = max(scores, key=lambda iteration: (scores[iteration], -iteration))
     manifest = read(finished / "checkpoints" / "000004").manifest
     assert (manifest.best_iteration, manifest.scalars["best_score"]) == (best, scores[best])
     assert (finished / "checkpoints" / f"{best:06d}").exists()
@@ -152,11 +154,11 @@ class Reporter(Watcher):
 
     def on_iteration(self, update, episode):
         super().on_iteration(update, episode)
-        found = {
+        fields = {
             "check": f"mine {update.iteration}",
             "severity": ("medium", "high")[update.iteration],
         }
-        self.info.report(FindingRow(iteration=update.iteration, message="too good", **found))
+        self.info.report(FindingRow(iteration=update.iteration, message="too good", **fields))
 
 
 def test_a_finding_as_grave_as_stop_on_ends_the_run_before_its_checkpoint_and_a_lesser_one_does_not(
@@ -246,9 +248,9 @@ def test_a_spent_budget_or_a_policy_that_cannot_decide_ends_any_run(
     assert watcher.calls[-1] == ("end", "failed")
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000001"]
     read(tmp_path / "checkpoints" / "000001")
-    found = findings_of(tmp_path)
-    assert found == watcher.findings
-    assert [(row.check, row.severity) for row in found] == [(message.split()[0], "critical")]
+    findings = findings_of(tmp_path)
+    assert findings == watcher.findings
+    assert [(row.check, row.severity) for row in findings] == [(message.split()[0], "critical")]
 
 
 def test_a_state_that_is_not_finite_ends_the_run_and_earlier_checkpoints_stay(

@@ -31,17 +31,17 @@ def shared(processes: int, **changes: object) -> Params:
 
 
 def workers() -> list[int]:
-    found = subprocess.run(
+    children = subprocess.run(
         ["pgrep", "-P", str(os.getpid()), "-f", "spawn_main"],
         capture_output=True,
         text=True,
         check=False,
     )
-    return [int(line) for line in found.stdout.split()]
+    return [int(line) for line in children.stdout.split()]
 
 
 @pytest.mark.parametrize(
-    ("given", "hosts", "group", "expected"),
+    ("settings", "hosts", "group", "expected"),
     [
         ({"processes": 2}, 64, None, Layout(64, 32, 2)),
         ({"processes": 32}, 64, None, Layout(64, 4, 16)),  # no groups of fewer than four
@@ -51,13 +51,13 @@ def workers() -> list[int]:
     ],
 )
 def test_a_group_for_each_process_and_a_process_of_one_thread_for_each_core_unless_they_are_given(
-    given, hosts, group, expected, monkeypatch
+    settings, hosts, group, expected, monkeypatch
 ) -> None:
-    found: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", found.append)
+    threads_set: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads_set.append)
     monkeypatch.setattr(worker_layout, "cores", lambda: 4)
-    assert worker_layout.layout(Runtime(**given), hosts, CPU, group) == expected
-    assert found == ([] if "threads" in given else [1])
+    assert worker_layout.layout(Runtime(**settings), hosts, CPU, group) == expected
+    assert threads_set == ([] if "threads" in settings else [1])
 
 
 def test_with_cuda_there_is_one_process() -> None:

@@ -58,7 +58,7 @@ FAULTS: Faults = {
     ),
     "schedules-trained-at-a-third-of-the-rate": fault(
         "Hosts of the search for schedules learn at a third of the rate.",
-        "evaluation/test_schedules.py",
+        "evaluation/test_headroom.py",
         Patch(
             GRID,
             'update={"episode_steps": lengths[-1]}',

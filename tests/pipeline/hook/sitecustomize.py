@@ -25,31 +25,31 @@ def watch(
     root: str, at: int, count: Path, processes: tuple[int, ...], number: int = signal.SIGKILL
 ) -> None:
     """Signals processes at the change of that number, without any fills the disk; 0 = never, then all are counted."""
-    seen, counter = 0, os.open(count, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    changes, counter = 0, os.open(count, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
-    def observe(event: str, given: tuple) -> None:
-        nonlocal seen
+    def observe(event: str, arguments: tuple) -> None:
+        nonlocal changes
         writes = (
             event == "open"
-            and isinstance(given[2], int)
-            and given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            and isinstance(arguments[2], int)
+            and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         )
         if not (writes or event in CHANGES):
             return
         names = [
-            os.fsdecode(each)
-            for each in given[: 1 if writes else 2]
-            if isinstance(each, str | bytes | os.PathLike)
+            os.fsdecode(argument)
+            for argument in arguments[: 1 if writes else 2]
+            if isinstance(argument, str | bytes | os.PathLike)
         ]
         # What is removed with a folder is named without it.
         if not any(name.startswith(root) or not os.path.isabs(name) for name in names):
             return
-        seen += 1
+        changes += 1
         if at == 0:
-            os.pwrite(counter, str(seen).encode(), 0)
-        elif seen == at and not processes:
+            os.pwrite(counter, str(changes).encode(), 0)
+        elif changes == at and not processes:
             fill(Path(root))
-        elif seen == at:
+        elif changes == at:
             for process in processes:
                 os.kill(process, number)
 
