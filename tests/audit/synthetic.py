@@ -383,10 +383,10 @@ def with_needs_alone(run, needs):
         }
         for table in tables
     }
-    others = ("headroom", "evaluation", "gym_headroom", "gym", "provenance", "checkpoints")
-    others += ("meta", "splits", "metrics")
-    gone = dict.fromkeys(name for name in others if name not in needs)
-    return replace(run, **gone, **{table: Table(found) for table, found in columns.items()})
+    absent = ("headroom", "evaluation", "gym_headroom", "gym", "provenance", "checkpoints")
+    absent += ("meta", "splits", "metrics")
+    gone = dict.fromkeys(name for name in absent if name not in needs)
+    return replace(run, **gone, **{table: Table(values) for table, values in columns.items()})
 
 
 def result(run, check_id):

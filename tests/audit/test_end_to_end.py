@@ -141,8 +141,8 @@ NEEDS = [(check.id, need) for check in CHECKS for need in check.needs]
 
 @pytest.mark.parametrize(("name", "need"), NEEDS, ids=[f"{name}-{need}" for name, need in NEEDS])
 def test_without_what_it_needs_a_check_proves_nothing(name, need, run):
-    found = of(Plant(run).without(need), name)
-    assert found.status is Status.NOT_EVALUATED and need in found.measured
+    outcome = of(Plant(run).without(need), name)
+    assert outcome.status is Status.NOT_EVALUATED and need in outcome.measured
 
 
 def test_the_run_has_what_the_rules_are_about(run):
