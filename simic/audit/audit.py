@@ -22,6 +22,7 @@ def checks(live: bool = False, is_gym: bool | None = None) -> tuple[base.Check, 
         live: only those that can be decided while training runs.
         is_gym: only those of runs on a Gymnasium environment, or of runs of growth; None: both.
     """
+    # Both kinds of checks would do no harm, but those of the other task would be listed as not evaluated.
     excluded = None if is_gym is None else "growth" if is_gym else "gym"
     return tuple(
         check
@@ -32,6 +33,7 @@ def checks(live: bool = False, is_gym: bool | None = None) -> tuple[base.Check, 
 
 def examine(run: RunRecord, name: str) -> Verdict:
     """Run all checks on a run of that name, and write the four lines of its verdict."""
+    # The summary is written from a verdict without one: its lines need the results sorted and counted.
     results = tuple(check.run(run) for check in checks(is_gym=run.params.prepare.is_gym))
     bare = Verdict(
         run=name, results=results, summary=Summary(what="", record="", replay="", learning="")
@@ -44,6 +46,7 @@ def examine(run: RunRecord, name: str) -> Verdict:
 
 def _what(run: RunRecord, verdict: Verdict) -> str:
     """Say which code was changed, then the result, from numbers that were derived again."""
+    # A number that may be wrong is not shown at all: with a warning beside it, it would still be quoted.
     if unsound := verdict.unsound:
         result = f"The result is withheld, since the record does not hold or a replay differs ({', '.join(unsound)})."
     elif run.gym is not None:
@@ -59,6 +62,7 @@ def _changed_code(run: RunRecord) -> str:
     """Say which files were changed beside their revision, between resumes, and since the run; nothing where none."""
     if run.provenance is None:
         return ""
+    # Before the result, since changed code makes it one that no revision can reproduce.
     sentences: list[str] = []
     if files := run.provenance.origin.changed_files:
         sentences.append(f"The code was changed ({_files(files)}). ")
@@ -78,10 +82,13 @@ def _files(names: Sequence[str]) -> str:
 
 def growth_sentence(evaluation: Evaluation) -> str:
     """Say what the learned policy scores, and how much more than the hand rule or the common schedule."""
+    # The first group is that of the primary endpoint; others are read in the tables.
     group, standings = next(iter(evaluation.standings.items()))
     learned = standings.policies.get(LEARNED)
     if learned is None:
         return "The learned policy was not evaluated."
+    # The hand rule comes first: it is what one would use without a controller. Where none was measured the schedule
+    # stands in.
     gain = learned.over_common
     rival = "the best common schedule"
     if learned.over_rule is not None:
@@ -112,6 +119,7 @@ def _interval(value: Interval, form: str) -> str:
 
 def _difference(gain: Interval, form: str) -> str:
     """Write a difference as more or less."""
+    # Negated ends change places, so that the lower one is still written first.
     if gain.estimate < 0:
         return f"{_interval(Interval(-gain.estimate, -gain.high, -gain.low), form)} less"
     return f"{_interval(gain, form)} more"
@@ -120,6 +128,7 @@ def _difference(gain: Interval, form: str) -> str:
 def _record(verdict: Verdict) -> str:
     """Say whether the record is sound; a check without its inputs proves nothing."""
     results = verdict.of_layer("record")
+    # Found, then missing, then held: the sentence says the worst that is true.
     checks = {
         status: [result.check for result in results if result.status is status] for status in Status
     }
@@ -149,6 +158,7 @@ def _learning(verdict: Verdict) -> str:
     layer: Layer = "learning"
     findings = [finding for finding in verdict.findings if finding.layer == layer]
     if not findings:
+        # The sentence counts what holds: a check that could not be evaluated has found nothing either.
         passed = [result for result in verdict.of_layer(layer) if result.status is Status.PASS]
         return f"Nothing was found: {len(passed)} of {len(verdict.of_layer(layer))} checks of learning hold."
     listed = "; ".join(

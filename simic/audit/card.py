@@ -14,12 +14,14 @@ FILE = "model_card.md"
 
 def model_card(run: RunRecord, verdict: Verdict) -> str:
     """Write the card of the best checkpoint, the policy in models/."""
+    # A card describes the policy in models/. Without its checkpoint nobody knows which one that is.
     best = (run.checkpoints or {}).get("best")
     if run.meta is None or best is None:
         return "# No model card\n\nData or the best checkpoint are missing or damaged: see report.md.\n"
     evaluation = run.evaluation or run.gym
     if verdict.unsound:
         results = f"Withheld: the record does not hold ({', '.join(verdict.unsound)})."
+    # An evaluation of the latest checkpoint says nothing of the best one.
     elif evaluation is None or evaluation.checkpoint_iteration != best.manifest.iteration:
         results = "This policy was not evaluated."
     else:
@@ -47,6 +49,7 @@ def _scores(evaluation: Evaluation) -> str:
     parts = [
         "Test accuracy in points, less the price of parameters where there is one; 95 % intervals over tasks."
     ]
+    # Each group has a table of its own: scores of different tasks must not be compared by eye.
     for group, standings in evaluation.standings.items():
         rows = [
             f"| {name} | {_plain(policy.score)} | {interval(policy.over_common)} | {policy.params:,.0f} |"

@@ -21,12 +21,15 @@ ROUNDING = 1e-9  # relative: sums in the order of another version of a library
 
 def derived_headroom(headroom: HeadroomReport) -> HeadroomReport:
     """Derive the choice of the common schedule, the standings and the costs of a headroom again from its tables."""
+    # The choice comes first: standings and costs below are those of the chosen schedule.
     search = np.array(headroom.search_scores)
     chosen = headroom.model_copy(update={"common": int(search.mean(axis=0).argmax())})
     changes = {
+        # Costs are counts of host trainings, so the sizes of the tables must give them exactly.
         "common_cost": search.size,
         "grid_cost": 2 * np.size(headroom.test_pct),  # hosts that choose, and hosts that score
         "standings": endpoints.standings(chosen, {}),
+        # Reports of other lengths have tables of their own, and so a choice of their own.
         "others": {name: derived_headroom(report) for name, report in headroom.others.items()},
     }
     return chosen.model_copy(update=changes)
@@ -41,6 +44,7 @@ def derived_evaluation(run: RunRecord) -> Evaluation:
     # Headroom brings its own policies, so that only the trained ones are added.
     trained = {name: values for name, values in seeds.items() if name not in headroom.policies}
     accuracies = {name: values.test_accuracy_pct for name, values in seeds.items()}
+    # Other lengths were measured in other episodes: each is placed by the headroom of its own length.
     lengths = {
         name: result.model_copy(
             update={
@@ -52,10 +56,12 @@ def derived_evaluation(run: RunRecord) -> Evaluation:
     }
     # Machine, actions and values per host stay as recorded: replay and seals answer for them.
     changes = {
+        # From params and tables alone: a number copied from the report would confirm itself.
         "controller_trainings": controller_trainings(run.params),
         "rng_seed": run.params.rng_seed,
         "eval_seeds": len(evaluation.rows),
         "episode_steps": headroom.epochs,
+        # Without the prepared data nobody can count again, and the recorded number stays.
         **({"test_samples": run.meta.samples["test"]} if run.meta else {}),
         "policies": {
             name: summary(values, evaluation.host.params, evaluation.rng_seed)
@@ -73,6 +79,7 @@ def _compare_again(
     values: Mapping[str, Sequence[float]], evaluation: Evaluation | GymEvaluation
 ) -> tuple[PairedComparison, ...]:
     """Compare the learned policy with every other, in the order that is recorded: JSON has sorted the policies."""
+    # The order decides no number here, but places are compared one by one, so it must be the recorded one.
     order = dict.fromkeys([*(comparison.second for comparison in evaluation.comparisons), *values])
     ordered = {name: values[name] for name in order if name in values}
     return compare_with_all(LEARNED, ordered, evaluation.rng_seed)
@@ -82,8 +89,10 @@ def _derived_case(case: Case, evaluation: Evaluation, headroom: HeadroomReport) 
     """Derive the scores of an episode that is shown."""
     seeds = evaluation.policies[LEARNED].per_seed
     params = np.array(seeds.params, dtype=np.float64)
+    # Schedules of the same host are scored with the same headroom: only then is the gain of the case one of policies.
     learned = endpoints.scores(np.array(seeds.test_accuracy_pct), params, headroom)
     schedules = endpoints.scores(np.array(headroom.test_pct), np.array(headroom.params), headroom)
+    # The oracle's choice was made on other hosts than those shown, so that it cannot flatter itself.
     oracle = endpoints.oracle_schedules(headroom)[case.row]
     scores = {
         "score": float(learned[case.row]),
@@ -98,6 +107,7 @@ def derived_gym(run: RunRecord) -> GymEvaluation:
     """Derive means, intervals, comparisons and counts of an evaluation of a Gymnasium environment again."""
     evaluation = run.gym
     assert evaluation is not None  # callers ask for it
+    # The checkpoint knows how many steps it had learned from; without it the recorded count stays.
     checkpoint = (run.checkpoints or {}).get(evaluation.checkpoint)
     scores = {name: policy.per_seed for name, policy in evaluation.policies.items()}
     returns = {name: values.returns for name, values in scores.items()}
@@ -116,6 +126,7 @@ def derived_gym(run: RunRecord) -> GymEvaluation:
 
 def derived_metrics(run: RunRecord) -> dict[str, dict[str, float]]:
     """Derive the numbers of reports/metrics.json and telemetry/metrics.json again, by place."""
+    # A place without tables gets no numbers, so that a file that is there nevertheless is noticed (X7).
     metrics: dict[str, dict[str, float]] = {}
     if run.evaluation is not None and run.headroom is not None:
         metrics["reports/metrics.json"] = endpoints.metrics(derived_evaluation(run))
@@ -128,6 +139,7 @@ def derived_metrics(run: RunRecord) -> dict[str, dict[str, float]]:
 
 def _curves(run: RunRecord) -> Curves:
     """Draw up the learning curves again from the published tables."""
+    # The same class that wrote the curves in training, so that both round and order alike.
     curves = Curves()
     updates = run.updates
     episodes = {
@@ -135,6 +147,7 @@ def _curves(run: RunRecord) -> Curves:
     }
     for row, iteration in enumerate(updates.column("iteration").tolist()):
         best = updates.column("best_iteration")[row]
+        # A row as training had it, but for the hash chain, of which no curve is drawn.
         update = UpdateRow(
             iteration=iteration,
             env_steps=int(updates.column("env_steps")[row]),
@@ -159,7 +172,14 @@ def _curves(run: RunRecord) -> Curves:
 
 
 def apart(first: Any, second: Any, place: str = "") -> Iterator[str]:
-    """Yield the paths at which two trees differ: ``standings.held_out.policies.learned.score.low``."""
+    """Yield the paths at which two trees differ: ``standings.held_out.policies.learned.score.low``.
+
+    Args:
+        first: a tree of dicts, lists and values.
+        second: that it is compared with; the order of the two does not matter.
+        place: the path of both in the whole, joined by dots; empty at the root.
+    """
+    # A key that one of the two lacks counts as None, so that a missing part is a difference too.
     if isinstance(first, dict) and isinstance(second, dict):
         for name in sorted(first.keys() | second.keys()):
             yield from apart(first.get(name), second.get(name), f"{place}.{name}".lstrip("."))
@@ -171,6 +191,7 @@ def apart(first: Any, second: Any, place: str = "") -> Iterator[str]:
         for number, pair in enumerate(zip(first, second, strict=True)):
             yield from apart(*pair, f"{place}.{number}")
     elif isinstance(first, float) and isinstance(second, float):
+        # Only floats may be apart by rounding: counts, names and flags must be equal.
         if not math.isclose(first, second, rel_tol=ROUNDING, abs_tol=ROUNDING):
             yield place
     elif first != second:

@@ -71,6 +71,7 @@ def new_figure(
     """Make an empty figure of the report's width and its plots, one below the other with these relative heights on
     one x axis.
     """
+    # Figure and not pyplot, which keeps every figure in memory and may open a window.
     figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
     plots = figure.subplots(len(heights), squeeze=False, sharex=True, height_ratios=heights)
     return figure, list(plots[:, 0])
@@ -86,7 +87,15 @@ class Panel(NamedTuple):
 
 
 def panel(name: str, title: str, description: str, figure: Figure) -> Panel:
-    """Render a figure that was drawn in the report's style."""
+    """Render a figure that was drawn in the report's style.
+
+    Args:
+        name: of the file, and the beginning of the ids in the page.
+        title: of the text alternative.
+        description: what the figure shows, in words.
+        figure: drawn while the style was in force.
+    """
+    # Rendered once for both forms, so that page and file never differ.
     rendered = render(figure)
     text = printable(description)
     return Panel(name, text, Markup(svg_element(rendered, name, title, text)), svg_file(rendered))
@@ -103,30 +112,46 @@ def render(figure: Figure) -> str:
 def svg_element(rendered: str, name: str, title: str, description: str) -> str:
     """Turn a rendered figure into an ``<svg>`` element of the report: ink follows the page, ids begin with ``name``,
     title and description are its text alternative.
+
+    Args:
+        rendered: the whole document of ``render``.
+        name: what the ids begin with; once in a page.
+        title: is escaped.
+        description: is escaped.
     """
+    # A page may have one document type only, so that what comes before the element is cut off.
     text = rendered[rendered.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(
         r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL
     )  # the page's stylesheet says it once
     text = text.replace(INK, "currentColor")
+    # Ids are one name space of the whole page: without a prefix a figure would use the clip paths of another.
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'(href="|url\()#', rf"\1#{name}-", text)
     label = f'role="img" aria-labelledby="{name}-t {name}-d"'
     words = f'<title id="{name}-t">{escape(title)}</title><desc id="{name}-d">{escape(description)}</desc>'
+    # A title counts as that of the whole figure only where it is the first child of the element.
     opening, rest = text.split(">", 1)
     return f"{opening} {label}>{words}{rest}"
 
 
 def svg_file(rendered: str) -> str:
     """Turn a rendered figure into a document: black on white, so that it reads on any page."""
+    # The white page comes first, since SVG paints in the order of the document.
     start = rendered.index(">", rendered.index("<svg")) + 1
     page = '\n <rect width="100%" height="100%" fill="#ffffff"/>'
     return (rendered[:start] + page + rendered[start:]).replace(INK, "#000000")
 
 
 def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int = 2) -> None:
-    """Add one legend under all axes."""
+    """Add one legend under all axes.
+
+    Args:
+        figure: what the legend belongs to.
+        handles: marks and lines with their labels, in order.
+        columns: side by side; more do not fit where labels are long.
+    """
     figure.legend(
         handles=list(handles), loc="outside lower center", ncols=columns, fontsize=8.0, columnspacing=1.2,
         handletextpad=0.4,

@@ -99,12 +99,14 @@ def panels_of(run: RunRecord, sound: bool = True) -> list[Panel]:
     """Draw every figure that the run has data for, in the report's style whatever matplotlib is set to; without results
     where the record is not ``sound``.
     """
+    # Rendering too happens inside: fonts and salts are read when a figure is written.
     with matplotlib.rc_context(drawing.STYLE):
         return [drawing.panel(name, *drawn) for name, drawn in drawings(run, sound).items()]
 
 
 def drawings(run: RunRecord, sound: bool = True) -> dict[str, Drawn]:
     """Draw every figure that the run has data for, by name."""
+    # What is withheld is taken out of the record, so that no figure can show it.
     if not sound:
         run = replace(run, evaluation=None, gym=None)
     drawn = {
@@ -119,7 +121,7 @@ def drawings(run: RunRecord, sound: bool = True) -> dict[str, Drawn]:
 
 
 def policy_look(name: str) -> tuple[str, str, str]:
-    """Return label, colour and marker of a policy; its own name and ink where it has none."""
+    """Look up label, colour and marker of a policy; its own name and ink where it has none."""
     return POLICIES.get(name, (printable(name), INK, "o"))
 
 
@@ -127,6 +129,7 @@ def validations(run: RunRecord) -> list[ValidationPoint]:
     """List the validations that were played."""
     if not len(run.updates):
         return []
+    # The last row knows the best of the whole run; earlier rows know the best so far.
     best = run.updates.column("best_iteration")[-1]
     scores = zip(
         run.updates.column("iteration") + 1, run.updates.column("validation_accuracy"), strict=True
@@ -167,6 +170,7 @@ def _learning(run: RunRecord) -> Drawn | None:
     measured = np.isfinite(values).any(axis=1)  # of a Gymnasium environment: where an episode ended
     if not measured.any():
         return None
+    # Bands and not lines for hosts: thousands of lines would be one grey area.
     iterations = run.episodes.column("iteration")[measured] + 1.0
     low, q1, q3, high = np.nanquantile(values[measured], [0.0, 0.25, 0.75, 1.0], axis=1)
     mean = np.nanmean(values[measured], axis=1)
@@ -227,6 +231,7 @@ def _floors(run: RunRecord) -> dict[str, float]:
             COMMON if name == "common" else name: value
             for name, value in run.headroom.validation.items()
         }
+    # Held-out hosts are other tasks than those of the curve: a floor to compare with roughly, and better than none.
     policies = run.evaluation.policies.items() if run.evaluation else ()
     return {name: policy.val_accuracy_pct for name, policy in policies if name in FLOORS}
 
@@ -243,6 +248,7 @@ def timeline_figure(case: Case) -> Drawn:
     figure, [lanes, accuracy] = new_figure(2.9 + 0.42 * slots, [0.42 * slots + 0.3, 2.0])
     stages = np.array(timeline.stages)
     for slot in range(slots):
+        # One bar for each stretch of equal stages: a bar for each step would leave no room for letters.
         edges = np.flatnonzero(np.diff(stages[:, slot])) + 1
         for start, stop in pairwise([0, *edges.tolist(), len(stages)]):
             if stages[start, slot] != Stage.DORMANT:
@@ -254,6 +260,7 @@ def timeline_figure(case: Case) -> Drawn:
     lanes.tick_params(axis="x", labelbottom=False, length=0)
     lanes.spines["bottom"].set_visible(False)
     # Accuracies.
+    # None is a step without a measurement: NaN leaves a gap, where 0 would draw a fall.
     live, committed = (
         np.array([np.nan if value is None else value for value in values])
         for values in (timeline.live_accuracy_pct, timeline.committed_accuracy_pct)
@@ -293,6 +300,7 @@ def _lane(plot: Axes, slot: int, start: int, stop: int, timeline: Timeline) -> N
         )
     )
     blueprint = timeline.blueprints[start][slot]
+    # The longest text that fits: a short stage keeps its colour and legend.
     room = (stop - start) / len(timeline.stages) * LANE_LETTERS
     texts = ([f"{letter} {printable(blueprint)}"] if blueprint is not None else []) + [letter]
     text = next((text for text in texts if len(text) <= room), "")
@@ -305,6 +313,7 @@ def _decisions(plot: Axes, timeline: Timeline) -> list[Line2D]:
     """Draw markers above the lanes, hollow where a gate refused; return the legend's entries."""
     handles: dict[str, Line2D] = {}
     for decision in timeline.decisions:
+        # One entry of the legend for all refusals, since hollow says refused whatever the mark.
         marker, label = DECISION_MARKERS[decision.op]
         refused = decision.refused_by_gate is not None
         face = "none" if refused else INK
@@ -337,6 +346,7 @@ def _intervals(plot: Axes, rows: Sequence[tuple[str, Interval, str]], form: str)
         )
         plot.plot([score.estimate], [row], "o", color=colour, markersize=6)
         text = f"{score.estimate:{form}}"
+        # At the edge of the axes and not beside the mark, where long intervals would cross the text.
         plot.annotate(
             text, (1.0, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5
         )
@@ -348,6 +358,7 @@ def _returns(run: RunRecord) -> Drawn | None:
     """Draw the mean return of everyone that played a Gymnasium environment, with its interval."""
     if run.gym is None:
         return None
+    # Reversed, since rows are drawn from below and the first is to be on top.
     means = {name: result.mean_return for name, result in run.gym.policies.items()}
     figure, [plot] = new_figure(0.6 + 0.35 * len(means))
     looks = {name: policy_look(name) for name in reversed(means)}
@@ -401,6 +412,7 @@ def _grown(run: RunRecord) -> Drawn | None:
     """Draw for each kind of task how many modules of each blueprint the learned policy keeps, a mean over hosts."""
     if run.evaluation is None or LEARNED not in run.evaluation.actions:
         return None
+    # A mean per host: kinds have different numbers of hosts, and sums would rank kinds by that.
     counts, hosts = fossilized_by_kind(run.evaluation)
     names = [name for name, _ in sum(counts.values(), Counter[str]()).most_common()]
     if not names:
@@ -411,6 +423,7 @@ def _grown(run: RunRecord) -> Drawn | None:
     handles: list[Line2D] = []
     for place, name in enumerate(names):
         colour = COLOURS[place % len(COLOURS)]
+        # Colours repeat after eight; hatching tells the second round from the first.
         hatch = None if place < len(COLOURS) else "///"
         widths = np.array([kind_counts[name] / hosts[kind] for kind, kind_counts in counts.items()])
         plot.barh(range(len(counts)), widths, left=left, color=colour, hatch=hatch, height=0.7)
@@ -452,6 +465,7 @@ def fossilized_by_kind(evaluation: Evaluation) -> tuple[dict[str, Counter[str]],
     for row, actions in zip(evaluation.rows, evaluation.actions[LEARNED], strict=False):
         kind = evaluation.tasks[row].kind
         hosts[kind] += 1
+        # A fossilization names its slot only: the blueprint is that of the last germination there.
         living: dict[int, str] = {}  # blueprint by slot
         for op, slot, blueprint, *_ in (map(int, action.split()) for action in actions):
             if op == Op.GERMINATE:
@@ -466,6 +480,7 @@ def _cost(run: RunRecord) -> Drawn | None:
     if run.evaluation is None:
         return None
     policies = run.evaluation.policies
+    # Areas and not radii: a mark of twice the radius would look four times as costly.
     largest = max(policy.training_flops for policy in policies.values())
     figure, [plot] = new_figure(2.6 + 0.17 * len(policies) / 2)
     points = {

@@ -75,6 +75,7 @@ class Verdict(Frozen):
 
     def with_status(self, status: Status) -> tuple[Result, ...]:
         """Choose the results of one status, worst first, then by id."""
+        # The id breaks ties, so that the order does not depend on the order of registration.
         chosen = [result for result in self.results if result.status is status]
         return tuple(
             sorted(chosen, key=lambda result: (-SEVERITIES.index(result.severity), result.check))
@@ -101,10 +102,12 @@ class Verdict(Frozen):
 
     def metrics(self) -> str:
         """Write flat JSON: findings by severity, checks not evaluated, whether the record is proven, replays equal."""
+        # All severities are listed, with 0 too: a metric that comes and goes could not be followed from run to run.
         replays = [result.status for result in self.of_layer("replay")]
         numbers = {
             **self.counts(),
             "not_evaluated": len(self.with_status(Status.NOT_EVALUATED)),
+            # Sound means proven: one check without its inputs is enough to make it 0.
             "record_sound": int(
                 all(result.status is Status.PASS for result in self.of_layer("record"))
             ),
@@ -114,6 +117,7 @@ class Verdict(Frozen):
 
     def to_json(self) -> str:
         """Write canonical JSON with a checksum."""
+        # Keys are sorted before the checksum is taken, so that it is one of content and not of an order.
         content = json.loads(json.dumps(self.model_dump(mode="json"), sort_keys=True))
         return durable.with_checksum(content).decode()
 
@@ -130,6 +134,7 @@ def read_verdict(reports: Path) -> Verdict:
         raise SimicError(f"{file}: no such file; run simic audit first")
     try:
         return Verdict.from_json(file.read_bytes())
+    # The schema version is part of the model: a file of another version is refused here, and never half understood.
     except (OSError, ValueError) as error:
         raise SimicError(
             f"{file}: not findings of this version of simic: {str(error).splitlines()[0]}; run simic audit again"
@@ -142,6 +147,7 @@ def failing(
     """List the findings for which a run with this ``audit.fail_on`` fails."""
     if fail_on == "never":
         return ()
+    # Severities are listed from the mildest to the gravest.
     limit = SEVERITIES.index(fail_on)
     return tuple(
         result

@@ -27,6 +27,8 @@ class LiveAudit(Observer):
 
     def on_start(self, info: RunInfo) -> None:
         """Read what was recorded before a resume, so that none is forgotten or repeated."""
+        # A resume begins with an empty observer: without the earlier rows trends would start anew and findings be
+        # repeated.
         self._info = info
         # After a resume: updates, returns and findings of before.
         for file in recorder.read(info.work_dir / recorder.FOLDER) if info.start_iteration else ():
@@ -38,6 +40,7 @@ class LiveAudit(Observer):
 
     def on_rollout(self, iteration: int, steps: Columns) -> None:
         """Keep the steps until the iteration is examined."""
+        # Steps of one iteration only: those of all would fill the memory of a long training.
         self._steps = Table.of_steps(iteration, steps)
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
@@ -45,11 +48,13 @@ class LiveAudit(Observer):
         assert self._info is not None  # on_start comes first
         self._updates.append(update)
         self._returns.append(episode["return"])
+        # Tables as the published ones, so that the very same checks decide now and at the end.
         updates = Table.from_rows(list(self._updates))
         episodes = Table(
             {"iteration": updates.column("iteration"), "return": np.stack(self._returns)}
         )
         run = RunRecord(self._info.params, updates=updates, steps=self._steps, episodes=episodes)
+        # Examined once: a large table must not lie beside the next rollout's.
         self._steps = Table()
         # Each finding once, and again where it has become graver.
         for check in audit.checks(live=True, is_gym=run.params.prepare.is_gym):

@@ -80,6 +80,7 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
     """Collect the provenance of a workspace and its undamaged checkpoints: every seal is hashed again, and checkpoints
     are compared with their manifests and the present params.
     """
+    # Everything is hashed again: what a seal says is believed only where the files still say it.
     problems, sealed = seals.broken(root, tree)
     # Other code is no damage of the record: the first line of the report says so.
     changed = [problem for problem in problems if ": code " in problem]
@@ -114,6 +115,7 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
         state_chain=str(manifest.scalars["chain"]) if manifest else None,
         origin=Origin.read(root / "telemetry" / starts.RUN_FILE),
         versions={"python": machine.python, **machine.libraries} if machine else {},
+        # Of the machine at the end of training; earlier ones are named by the findings of resumes.
         hardware={
             "device": machine.device,
             "cpu": machine.cpu_capability,

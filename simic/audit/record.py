@@ -65,6 +65,7 @@ class Table:
     def measured(self, name: str) -> int:
         """Count the rows of a column with at least one value that is not NaN; 0 without such a column."""
         values = self.columns.get(name, np.zeros(0))
+        # Counts and flags cannot be NaN: each of their rows is measured.
         if values.dtype.kind != "f" or not len(values):
             return len(values)
         return int((~np.isnan(values.reshape(len(values), -1))).any(axis=1).sum())
@@ -82,6 +83,7 @@ class Table:
         """Read a published table with one row per host: ``env`` becomes the second axis of all columns but the
         ``shared`` ones, which are equal for all hosts. Moments that lack a host are left out; C1 and C3 find the gap.
         """
+        # Without rows nobody knows how many hosts there were, and an axis of none cannot be folded.
         if not len(table):
             return cls()
         # A moment is a stretch of rows that agree in the shared columns.
@@ -93,6 +95,7 @@ class Table:
         # Only moments of all hosts are folded.
         moment = np.cumsum(begins)
         flat = flat.where((np.bincount(moment) == hosts)[moment])
+        # Shared columns are equal for all hosts of a moment by the way moments were cut, so the first host's will do.
         folded = {}
         for name, values in flat.columns.items():
             by_host = values.reshape(-1, hosts, *values.shape[1:])
@@ -102,6 +105,7 @@ class Table:
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Self:
         """Make a table of recorded rows, all of one kind; metrics under their own names."""
+        # Metrics by their own names, so that live checks and those of published tables need the same columns.
         values = [{**vars(row), **getattr(row, "metrics", {})} for row in rows]
         names = [name for name in (values[0] if values else ()) if name != "metrics"]
         return cls({_dotted(name): _plain([row[name] for row in values]) for name in names})
@@ -109,6 +113,7 @@ class Table:
     @classmethod
     def of_steps(cls, iteration: int, steps: Columns) -> Self:
         """Make a table of the recorded steps of one iteration."""
+        # Steps count from 1 as in the published table: live and published steps are examined by the same checks.
         count = len(steps["reward"])
         axes = {"iteration": np.full(count, iteration), "step": np.arange(1, count + 1)}
         return cls({**axes, **{_dotted(name): published(values) for name, values in steps.items()}})
@@ -126,6 +131,7 @@ def _plain(values: list[int | float | str | None]) -> Array:
 
 
 def _array(name: str, column: pa.Array) -> Array:
+    # Nested lists become axes. An array needs equal lengths; ragged rows would be folded to the wrong hosts.
     shape = [len(column)]
     while pa.types.is_list(column.type):
         lengths = set(column.value_lengths().to_pylist())
@@ -167,6 +173,7 @@ class RunRecord:
     @classmethod
     def from_published(cls, params: Params, folder: Path) -> Self:
         """Read published telemetry (telemetry.publish); SimicError naming the file that is missing or damaged."""
+        # Validations stand in the same file and must not be taken for episodes that trained the policy.
         episodes = Table.of_hosts(_read(folder / EPISODES_FILE), ("iteration", "split"))
         train = episodes.column("split") == "train" if len(episodes) else np.zeros(0, dtype=bool)
         updates = Table.from_arrow(_read(folder / UPDATES_FILE))
@@ -186,11 +193,13 @@ class RunRecord:
 
     def complete(self, needs: Sequence[str]) -> Self:
         """Leave out updates that lack a number in a needed column."""
+        # A group of nested columns is judged by its first; what the others lack is left to the check that reads them.
         columns = [
             self.updates.resolved(need.partition(".")[2])
             for need in needs
             if need.startswith("updates.")
         ]
+        # Only floats can be missing; a column that is not there at all is said by missing().
         measured = np.ones(len(self.updates), dtype=bool)
         for name in columns:
             if name in self.updates and self.updates.column(name).dtype.kind == "f":
@@ -199,6 +208,7 @@ class RunRecord:
 
     def missing(self, needs: Sequence[str], minimum: int) -> str | None:
         """Say which need is not met; None when all are."""
+        # The first need that is not met is enough: the others often follow from it.
         for need in needs:
             source, _, column = need.partition(".")
             if column:
@@ -220,6 +230,7 @@ class RunRecord:
             return _good_growth(self.evaluation)
         if self.gym is not None:
             return _good_gym(self.gym)
+        # Training that still runs has only its own returns. The quarters are compared, as single iterations are noise.
         returns = self.episodes.columns.get("return", np.zeros((0, 1)))
         means = np.array([float(np.nanmean(row)) for row in returns if np.isfinite(row).any()])
         quarter = len(means) // 4
@@ -229,10 +240,12 @@ class RunRecord:
 
 def _good_growth(evaluation: Evaluation) -> str:
     """Say so where the policy beats chance, and neither a rule nor the best constant schedule beats it."""
+    # Without chance to compare with, nothing shows that returns are good, and signs stay findings.
     over_random = evaluation.comparison(LEARNED, RANDOM_GROWTH)
     learned = next(iter(evaluation.standings.values())).policies.get(LEARNED)
     if over_random is None or learned is None or over_random.difference.low <= 0:
         return ""
+    # Not shown to be worse is enough here: whether the policy is better is a question of its own (F3, F4).
     gains = [gain for gain in (learned.over_rule, learned.over_common) if gain is not None]
     if any(gain.high < 0 for gain in gains):
         return ""
@@ -241,6 +254,7 @@ def _good_growth(evaluation: Evaluation) -> str:
 
 def _good_gym(evaluation: GymEvaluation) -> str:
     """Say so where the policy beats chance, and no rule beats it."""
+    # The peer is another learner, and blind and sampled are the policy itself: none of them is a rule to beat.
     gains = {
         pair.second: pair.difference
         for pair in evaluation.comparisons
@@ -255,6 +269,7 @@ def _good_gym(evaluation: GymEvaluation) -> str:
 def _read(path: Path) -> pa.Table:
     try:
         return pq.ParquetFile(path).read()  # not read_table, which imports pandas
+    # A missing file may never have been made: then the stage must run first. A damaged one is restored.
     except FileNotFoundError:
         raise SimicError(f"{path}: no such file; run simic train first, or {RESTORED}") from None
     except (OSError, pa.ArrowInvalid) as error:
@@ -264,6 +279,7 @@ def _read(path: Path) -> pa.Table:
 
 def read_splits(prepared: Path) -> dict[str, dict[str, Dataset]]:
     """Load the samples of all splits, by group of tasks and name of the split, to see that they are apart."""
+    # Splits are compared within a group: tasks of different groups may share samples by intention.
     held_out = load_held_out(prepared)
     # Tasks from outside the suite have a group for each of their widths.
     groups = {"held-out tasks": held_out}

@@ -49,6 +49,7 @@ def replay_run(run: RunRecord, files: RunFiles) -> tuple[ReplayResult, ...]:
         "training": _training,
         "evaluation": _evaluation,
     }
+    # Fresh processes: nothing that this one has loaded, seeded or configured may help a replay to agree.
     results: dict[Part, ReplayResult] = {}
     with worker_layout.pool(len(parts), run.params.runtime) as pool:
         # Start both before waiting for the first.
@@ -56,6 +57,7 @@ def replay_run(run: RunRecord, files: RunFiles) -> tuple[ReplayResult, ...]:
         for part, prepare in parts.items():
             try:
                 attempt = prepare(run, files)
+            # What prevents one part does not prevent the other: each has a result of its own.
             except SimicError as obstacle:
                 results[part] = ReplayResult(
                     part=part, outcome="not possible", detail=str(obstacle)
@@ -72,6 +74,7 @@ def replay_run(run: RunRecord, files: RunFiles) -> tuple[ReplayResult, ...]:
                     reason = "the environment does not repeat itself: equal seeds and actions lead elsewhere"
                     result = ReplayResult(part=part, outcome="not possible", detail=reason)
             results[part] = result
+    # In the order of the parts, however long each took: the report has equal bytes for equal runs.
     return tuple(results[part] for part in parts)
 
 
@@ -107,10 +110,13 @@ def differences(first: Mapping[str, Array], second: Mapping[str, Array]) -> list
 
 
 def _equal(first: Array, second: Array) -> bool:
+    # Kinds, not widths: a table stores int64 and float64 where a replay computes in narrower types.
     if first.dtype.kind != second.dtype.kind or first.shape != second.shape:
         return False
+    # Arrays of text are as wide as their longest entry, so that equal texts may differ in bytes.
     if first.dtype.kind == "U":
         return bool((first == second).all())
+    # Bytes and not ==, by which NaN differs from itself and 0.0 equals -0.0.
     return published(first).tobytes() == published(second).tobytes()
 
 
@@ -119,6 +125,7 @@ def _checkpoint(run: RunRecord, files: RunFiles, name: str) -> Checkpoint:
     checkpoint = (run.checkpoints or {}).get(name)
     if checkpoint is None or not files.prepared.exists():
         raise SimicError("prepared data or checkpoints are missing or damaged")
+    # Other code may rightly give other numbers: a difference would accuse the machine without reason.
     if run.provenance is not None and (changed := run.provenance.code_changed_since):
         raise SimicError(f"the code is not that of the run: {', '.join(changed)}")
     return checkpoint
@@ -126,6 +133,8 @@ def _checkpoint(run: RunRecord, files: RunFiles, name: str) -> Checkpoint:
 
 def _as_recorded(params: Params, machine: Machine, processes: int) -> Params:
     """Take over the settings of the machine of the run, but for the number of processes, environments' included."""
+    # Threads, tf32 and backend change the last bits; processes do not, so that another number of them is a stronger
+    # proof.
     settings = {
         "threads": machine.threads,
         "tf32": machine.tf32,
@@ -134,6 +143,7 @@ def _as_recorded(params: Params, machine: Machine, processes: int) -> Params:
         "device": "cpu" if machine.device == "cpu" else "auto",
     }
     changes: dict[str, object] = {"runtime": params.runtime.model_copy(update=settings)}
+    # Environments run in one process too: another number than in the run, and equal bytes all the same.
     if params.prepare.is_gym and params.prepare.gym.vector == "processes":
         task = params.prepare.gym.model_copy(update={"vector": "one"})
         changes["prepare"] = params.prepare.model_copy(update={"gym": task})
@@ -145,6 +155,8 @@ def _as_recorded(params: Params, machine: Machine, processes: int) -> Params:
 
 def _training(run: RunRecord, files: RunFiles) -> Attempt:
     """Choose the newest iteration whose state was kept; SimicError where the rest of training was elsewhere."""
+    # The latest manifest names the machine of the end of training, so that the newest kept state is the likeliest to
+    # fit.
     manifest = _checkpoint(run, files, "latest").manifest
     iteration = kept_iteration.published(run.params)[-1]
     if any(finding.iteration > iteration for finding in run.found_at_starts("inexact_resume")):
@@ -175,6 +187,7 @@ def replay_iteration(params: Params, files: RunFiles, iteration: int, manifest: 
     Returns:
         Steps, episodes and the update, and the hashes of the state before and after.
     """
+    # Read in the fresh process: tensors need not be pickled, and a damaged file is an obstacle of this part alone.
     file = files.telemetry / KEPT_FILE.format(iteration)
     try:
         tensors = load_file(file)
@@ -182,6 +195,7 @@ def replay_iteration(params: Params, files: RunFiles, iteration: int, manifest: 
         raise SimicError(f"{file}: the kept state cannot be read: {error}") from None
     # What it leaves behind, under the names of the record.
     replayed = replay(params, files.prepared, iteration, tensors, manifest)
+    # As the recorder would write them, since the record is what they are compared with.
     steps = Table.of_steps(iteration, replayed.columns.steps)
     values: Values = {f"steps.{name}": column for name, column in steps.columns.items()}
     values |= {
@@ -197,6 +211,7 @@ def replay_iteration(params: Params, files: RunFiles, iteration: int, manifest: 
 
 def _recorded_iteration(run: RunRecord, iteration: int) -> Values:
     """Collect what telemetry has of the iteration; rows that are missing make a difference."""
+    # Missing rows leave empty columns: their shape differs from the replay's, which is a difference and no error.
     update, steps, episodes = (
         table.where(table.column("iteration") == iteration)
         for table in (run.updates, run.steps, run.episodes)
@@ -207,6 +222,7 @@ def _recorded_iteration(run: RunRecord, iteration: int) -> Values:
         for name, column in episodes.columns.items()
         if column.ndim > 1
     }
+    # What is said about an update stands in fields of the row; all other columns are its metrics.
     about = UpdateRow.model_fields  # beside the metrics
     values |= {
         f"update.{name}": column.astype(float)
@@ -222,6 +238,7 @@ def _recorded_iteration(run: RunRecord, iteration: int) -> Values:
 
 def _evaluation(run: RunRecord, files: RunFiles) -> Attempt:
     """Choose what of the evaluation is played again; SimicError where that cannot be done alike."""
+    # Refusals come before any choice: what is missing here makes every sample impossible.
     evaluation = run.evaluation or run.gym
     if evaluation is None:
         raise SimicError("the run was not evaluated")
@@ -231,6 +248,7 @@ def _evaluation(run: RunRecord, files: RunFiles) -> Attempt:
     sample = int(
         rng.bits(rng.key(run.params.rng_seed, rng.Purpose.KEPT_ITERATION, iteration), (1,))
     )
+    # One process: the sample is what one process computed together, and its last bits depend on that.
     params = _as_recorded(run.params, evaluation.machine, processes=1)
     if run.gym is not None:
         seeds = replay_evaluation.chosen_episodes(params, sample)

@@ -54,6 +54,7 @@ def _learned(
     params: Params, files: RunFiles, evaluated_on: Machine, device: torch.device
 ) -> Learned:
     """Read the published weights; SimicError where this machine is not the one that evaluated them."""
+    # The group is taken over and not compared: this process computes the rows of one group in one piece.
     present = machine.describe(params.runtime, device, evaluated_on.group)
     if changes := evaluated_on.differences(present):
         listed = ", ".join(f"{name} {text}" for name, text in changes.items())
@@ -80,6 +81,7 @@ class ReplayedHosts:
 
     def rows_of(self, place: int) -> range:
         """Select the rows that the policy at a place has in this group."""
+        # Policies lie one behind the other, so that a group may end within one and begin within the next.
         hosts = len(self.tasks)
         first = place * hosts
         return range(max(first, self.rows.start), min(first + hosts, self.rows.stop))
@@ -99,6 +101,7 @@ def choose_population(params: Params, evaluation: Evaluation, sample: int) -> Re
         evaluation: its hosts, and how many of their rows were computed together.
         sample: the hash that chooses.
     """
+    # The same functions that dealt out the rows in the evaluation, so that groups begin and end where they did then.
     names = params.evaluate.policies
     hosts = len(evaluation.rows)
     group = evaluation.machine.group
@@ -114,6 +117,7 @@ def choose_population(params: Params, evaluation: Evaluation, sample: int) -> Re
         for first in range(0, len(names), size)
         for start in range(0, size * hosts, group)
     ]
+    # By hash among all that can be played again: nobody can choose what is examined.
     complete = [population for population in populations if population.is_complete]
     return complete[sample % len(complete)] if complete else None
 
@@ -126,11 +130,13 @@ class InGroup:
         self.population = population
 
     def start(self, episode: Episode) -> None:
+        # Policies draw by host id: each must see the ids of its own hosts, from 0, as it did beside the others.
         host_ids = torch.arange(len(self.population.tasks), device=episode.env_ids.device)
         for actor in self.policies:
             actor.start(replace(episode, env_ids=host_ids))
 
     def act(self, situation: Situation) -> Action:
+        # A policy gets as many rows as it had in the evaluation, and only the decisions of rows in the group are kept.
         start = self.population.rows.start
         hosts = len(self.population.tasks)
         decisions: list[Action] = []
@@ -165,6 +171,7 @@ def replay_hosts(
     Returns:
         Scores and actions of each policy, by ``policy.column``.
     """
+    # Before anything is loaded: the settings of torch decide the bits of all that follows.
     device = machine.configure(params.runtime)
     learned = _learned(params, files, evaluated_on, device)
     held_out = load_held_out(files.prepared, device)
@@ -177,6 +184,7 @@ def replay_hosts(
         torch.arange(len(rows)),
         device,
     )
+    # Scores need every turn of an episode, and the environment keeps none of them.
     turns: list[Turn] = []
 
     def keep(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
@@ -215,6 +223,7 @@ def recorded_hosts(evaluation: Evaluation, population: ReplayedHosts) -> Values:
     values: Values = {}
     for place, name in enumerate(population.policies):
         rows = population.rows_of(place)
+        # Per-host values in the file begin at 0 for each policy; rows of the group count through all policies.
         if rows and name in evaluation.policies:
             first = place * len(population.tasks)
             hosts = slice(rows.start - first, rows.stop - first)
@@ -229,6 +238,7 @@ def recorded_hosts(evaluation: Evaluation, population: ReplayedHosts) -> Values:
 
 def chosen_episodes(params: Params, sample: int) -> range:
     """Choose by hash evaluation seeds that were played side by side."""
+    # Seeds that were played side by side share products of one size, so a sample must be a whole batch of them.
     together = params.train.envs
     starts = range(0, params.evaluate.eval_seeds, together)
     start = starts[sample % len(starts)]
@@ -248,6 +258,7 @@ def replay_episodes(params: Params, files: RunFiles, evaluated_on: Machine, seed
         Returns, lengths and actions of each policy, by ``policy.column``.
     """
     learned = _learned(params, files, evaluated_on, machine.configure(params.runtime))
+    # Every policy on the same seeds, each in an environment of its own, as the evaluation played them.
     values: Values = {}
     for name in params.evaluate.policies:
         episodes = _play(
@@ -257,6 +268,7 @@ def replay_episodes(params: Params, files: RunFiles, evaluated_on: Machine, seed
         )
         values[f"{name}.returns"] = np.array(episodes.returns)
         values[f"{name}.lengths"] = np.array(episodes.lengths)
+        # The evaluation records the actions of its first episodes only: later seeds have none to compare.
         values[f"{name}.actions"] = _joined(
             gym_evaluation.as_text(episodes.actions)[
                 : max(0, gym_evaluation.RECORDED - seeds.start)
@@ -275,9 +287,16 @@ def _play(params: Params, seeds: range, player: Callable[[AnyGym], Decide]) -> P
 def recorded_episodes(
     evaluation: gym_evaluation.GymEvaluation, names: Sequence[str], seeds: range
 ) -> Values:
-    """Collect what evaluation.json has of these evaluation seeds; what is missing there makes a difference."""
+    """Collect what evaluation.json has of these evaluation seeds; what is missing there makes a difference.
+
+    Args:
+        evaluation: of the run, as recorded.
+        names: the policies that should be there.
+        seeds: the places of the episodes in each list, counted from 0.
+    """
     values: Values = {}
     for name in names:
+        # A policy that is missing leaves a gap in the names, which is a difference; actions are compared in any case.
         if name in evaluation.policies:
             scores = evaluation.policies[name].per_seed
             values[f"{name}.returns"] = np.array(scores.returns[seeds.start : seeds.stop])
@@ -293,6 +312,7 @@ def environment_repeats(params: Params, files: RunFiles) -> bool:
     learned = Learned.of(checkpoint.read_published(files.checkpoints, params.evaluate.checkpoint))
     seeds = range(min(params.train.envs, params.evaluate.eval_seeds))
 
+    # Bytes of observations, since an environment that differs in the last bit already does not repeat itself.
     def watch(player: Callable[[AnyGym], Decide]) -> tuple[list[bytes], list[Tensor], list[float]]:
         observations: list[bytes] = []
         actions: list[Tensor] = []
@@ -309,6 +329,7 @@ def environment_repeats(params: Params, files: RunFiles) -> bool:
 
         return observations, actions, _play(params, seeds, watched).returns
 
+    # Once with the policy; then its actions without it, so that a difference can only come from the environment.
     observations, actions, returns = watch(
         lambda env: gym_evaluation.trained(learned, env, LEARNED, params.rng_seed)
     )

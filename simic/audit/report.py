@@ -37,6 +37,7 @@ SHORT_GROUPS = GROUPS | {
 
 def write_report(run: RunRecord, folder: Path) -> Verdict:
     """Audit a run and write its reports; AuditFailed afterwards where findings reach ``audit.fail_on``."""
+    # The files come before the failure: who is stopped by a finding needs the report that explains it.
     name = run.provenance.origin.name if run.provenance else None
     verdict = audit.examine(run, name or UNNAMED)
     write(run, verdict, folder)
@@ -51,7 +52,14 @@ def write_report(run: RunRecord, folder: Path) -> Verdict:
 
 
 def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
-    """Write all files into ``folder``, or none; SimicError where that fails."""
+    """Write all files into ``folder``, or none; SimicError where that fails.
+
+    Args:
+        run: the whole record.
+        verdict: that of the run; it decides whether results are shown.
+        folder: of the reports; figures of an earlier run are removed from it.
+    """
+    # A figure of results that are withheld would say what the text does not.
     panels = figures.panels_of(run, sound=not verdict.unsound)
     # Everything is rendered before the first file is replaced.
     files = {
@@ -63,6 +71,7 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
         **{f"figures/{panel.name}.svg": panel.document for panel in panels},
     }
     try:
+        # Old figures go last: a failure may leave one too many, and never one too few.
         durable.replace_files({folder / name: text.encode() for name, text in files.items()})
         for stray in {*(folder / "figures").glob("*.svg")} - {
             folder / name for name in files
@@ -75,7 +84,14 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
 
 
 def html(run: RunRecord, verdict: Verdict, panels: Sequence[Panel]) -> str:
-    """Render the report as one page; its content security policy refuses scripts, network and foreign styles."""
+    """Render the report as one page; its content security policy refuses scripts, network and foreign styles.
+
+    Args:
+        run: the whole record.
+        verdict: that of the run.
+        panels: the figures, found by their names in the template.
+    """
+    # The hash of the stylesheet is the only style that the policy of the page allows: rendered once, hashed, embedded.
     templates = _templates(_for_html)
     style = templates.get_template("report.css").render().strip()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -102,6 +118,7 @@ def markdown(run: RunRecord, verdict: Verdict) -> str:
 
 
 def _templates(finalize: Any) -> Environment:
+    # A name that a template misspells raises an error; by default it would leave a blank in the report.
     environment = Environment(
         loader=PackageLoader("simic.audit"),
         autoescape=lambda name: name is not None and name.endswith(".html"),
@@ -130,6 +147,7 @@ _MARKS = re.compile(r"[\\`*|~<>&#$@]|(?<!\w)_|_(?!\w)|\](?=[\[(])|^\[|(?<=:)/(?=
 
 def _for_markdown(value: Any) -> Any:
     """Escape Markdown in text."""
+    # Markup was made by this module; all other text may come from a user's data or params.
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return _MARKS.sub(lambda match: "\\" + match[0], printable(value))
@@ -137,6 +155,7 @@ def _for_markdown(value: Any) -> Any:
 
 def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
     """Gather what the templates show; results are withheld where the record does not hold."""
+    # One switch for all results: the templates see None and cannot show a withheld number by accident.
     sound = not verdict.unsound
     evaluation = run.evaluation if sound else None
     nothing = (
@@ -161,6 +180,7 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "outcome": _outcome(run, verdict),
         "evaluation": evaluation,
         "played": run.gym if sound else None,
+        # Known policies in a fixed order, then a user's own by name: equal runs give equal bytes.
         "policies": [name for name in figures.POLICIES if name in evaluated]
         + sorted(evaluated - figures.POLICIES.keys()),
         "standings": evaluation.standings if evaluation else {},
@@ -195,11 +215,13 @@ def _outcome(run: RunRecord, verdict: Verdict) -> str:
         over = learned and (learned.over_rule or learned.over_common)
     if over is None:
         return "unknown"
+    # An interval that contains 0 is level, whatever the estimate: only the interval speaks.
     return "above" if over.low > 0 else "below" if over.high < 0 else "level"
 
 
 def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
     """Place the learned policy beside the hand rule, by length of episodes and group, the shortest first."""
+    # The usual length is one row among the others, so that all are read in one table.
     lengths = [(evaluation.episode_steps, evaluation.standings)]
     lengths += [(result.epochs, result.standings) for result in evaluation.others.values()]
     # A row for each group that the learned policy played.
@@ -215,11 +237,18 @@ def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
             scores = {column: of_group.policies.get(name or "") for column, name in names.items()}
             if scores["learned"] is not None:
                 rows.append({"epochs": epochs, "group": group, "tasks": of_group.tasks, **scores})
+    # With one length the table would repeat the one above it.
     return rows if len(lengths) > 1 else []
 
 
 def interval(value: Interval | None, form: str = "{:.2f}", unit: float = 1.0) -> Markup:
-    """Format an interval: ``75.10 [74.20, 76.00]``, multiplied by ``unit``."""
+    """Format an interval: ``75.10 [74.20, 76.00]``, multiplied by ``unit``.
+
+    Args:
+        value: estimate and both ends; None, where there is none, is a dash.
+        form: how each of the three numbers is formatted.
+        unit: what they are multiplied by first: 100 makes percent of shares.
+    """
     if value is None:
         return Markup("–")
     estimate, low, high = (
@@ -230,6 +259,7 @@ def interval(value: Interval | None, form: str = "{:.2f}", unit: float = 1.0) ->
 
 def count(value: float) -> str:
     """Format a count with three significant digits and a unit prefix: 1.23 M."""
+    # Thousands begin at 10 k: a count of four digits is exact and as short.
     for limit, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e4, " k")):
         if abs(value) >= limit:
             return f"{value / (limit if prefix != ' k' else 1e3):.3g}{prefix}"
@@ -246,6 +276,7 @@ def cell(value: object) -> str:
 
 def _sealed(provenance: Provenance | None) -> Params | None:
     """Read the params that the stages sealed; None where they are not valid."""
+    # Keys with a dot are single values of a section; only whole sections can be read as params.
     parts = (
         {}
         if provenance is None
@@ -263,6 +294,7 @@ def _about(params: Params | None) -> str:
         return "params not recorded"
     prepare = params.prepare
     train = params.train
+    # Hosts, suites and rewards are of growth alone.
     if prepare.is_gym:
         return f"environment {prepare.gym.id} · rng_seed {params.rng_seed}"
     task = f"suite {prepare.suite.name}" if prepare.task == "suite" else f"task {prepare.task}"

@@ -53,7 +53,13 @@ def passed(measured: str) -> Outcome:
 def failed(
     measured: str, severity: Severity | None = None, evidence: Sequence[Evidence] = ()
 ) -> Outcome:
-    """Make the outcome of a finding."""
+    """Make the outcome of a finding.
+
+    Args:
+        measured: the number with its unit, or what was found.
+        severity: of this finding; None: that of the check.
+        evidence: rows that show it, the worst or the first of them first.
+    """
     return Outcome(Status.FINDING, measured, severity, evidence)
 
 
@@ -153,6 +159,7 @@ def check(**about: Any) -> Callable[[Examine], Examine]:
     """Register a function as the check that these fields of ``Check`` describe."""
 
     def register(examine: Examine) -> Examine:
+        # Twice the same id would hide a check, and with it what it alone finds.
         described = Check(examine=examine, **about)
         if described.id in _REGISTRY:
             raise ValueError(f"check {described.id!r} is registered twice")
@@ -171,7 +178,14 @@ def registered() -> tuple[Check, ...]:
 
 
 def worst_updates(run: RunRecord, name: str, bad: NDArray[np.bool_]) -> list[Evidence]:
-    """List the worst of the bad updates: iteration and value of a metric."""
+    """List the worst of the bad updates: iteration and value of a metric.
+
+    Args:
+        run: has the updates.
+        name: of the metric, a column of the updates.
+        bad: which updates may be listed, ``[updates]``.
+    """
+    # NaN counts as infinitely bad, so that a broken number comes first. A stable order gives equal runs equal evidence.
     values = run.updates.column(name)
     iterations = run.updates.column("iteration")
     rows = np.flatnonzero(bad)
@@ -184,7 +198,15 @@ def worst_updates(run: RunRecord, name: str, bad: NDArray[np.bool_]) -> list[Evi
 def first_steps(
     run: RunRecord, bad: NDArray[np.bool_], name: str, values: NDArray[Any]
 ) -> list[Evidence]:
-    """List the first bad steps ``[T, E]``, each with its entry of ``values``, called ``name``."""
+    """List the first bad steps ``[T, E]``, each with its entry of ``values``, called ``name``.
+
+    Args:
+        run: has the steps.
+        bad: which steps may be listed.
+        name: under which the value of a step is listed.
+        values: of all steps, of the shape of ``bad``.
+    """
+    # The first and not the worst: what follows a first error often comes from it.
     iterations = run.steps.column("iteration")
     steps = run.steps.column("step")
     return [
@@ -200,6 +222,7 @@ def first_steps(
 
 def rows_of_iterations(run: RunRecord) -> list[NDArray[np.intp]]:
     """List the rows of each iteration's steps, in order."""
+    # Sorted by both keys: a file that was put together in another order is examined alike.
     iterations = run.steps.column("iteration")
     order = np.lexsort((run.steps.column("step"), iterations))
     return np.split(order, np.flatnonzero(np.diff(iterations[order])) + 1)

@@ -29,9 +29,11 @@ comparison = partial(
 
 def _judged(gain: intervals.Interval, text: str, equal_is_low: bool = False) -> Outcome:
     """Judge a gain over another policy; exactly none is low if ``equal_is_low``."""
+    # The interval decides and not the estimate: better by luck is not better.
     if gain.low > 0:
         return passed(text)
     evidence = [{"difference": gain.estimate, "low": gain.low, "high": gain.high}]
+    # A rule may be the best there is, so that to equal it exactly is no grave finding.
     equal = gain.low == gain.high == 0
     if gain.high <= 0 and not (equal and equal_is_low):
         return failed(text, None, evidence)
@@ -43,6 +45,7 @@ def _against(run: RunRecord, rival: str, equal_is_low: bool = False) -> Outcome:
 
     Hosts of one task count once, as their mean; with one task every host counts.
     """
+    # A run of other params.evaluate.policies may lack the pair: that is no finding about learning.
     evaluation = run.evaluation
     assert evaluation is not None  # stated in needs
     if evaluation.comparison(LEARNED, rival) is None:
@@ -50,6 +53,7 @@ def _against(run: RunRecord, rival: str, equal_is_low: bool = False) -> Outcome:
     accuracies = [
         np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (LEARNED, rival)
     ]
+    # Hosts of one task are no independent samples: counted singly they would make the interval too narrow.
     units = intervals.rows_by_task(dict(enumerate(evaluation.rows)))
     gain = intervals.mean_interval(mean_by_task(accuracies[0] - accuracies[1], units))
     tasks = len(set(evaluation.rows))
@@ -132,6 +136,7 @@ def _random_actions(run: RunRecord) -> Outcome:
 )
 def _rules(run: RunRecord) -> Outcome:
     assert run.gym_headroom is not None  # stated in needs
+    # The peer is a learner and not a rule, and chance has a check of its own (Y4).
     rules = [name for name in run.gym_headroom.policies if name not in (RANDOM, PEER)]
     return _returns_against(run, rules) if rules else undecided("headroom.gym.rules names no rule")
 
@@ -142,5 +147,6 @@ def _returns_against(run: RunRecord, rivals: Sequence[str]) -> Outcome:
     gains = {pair.second: pair.difference for pair in run.gym.comparisons if pair.second in rivals}
     if not gains:
         return undecided("the trained policy was not evaluated")
+    # The smallest gain is the one over the best rival: better than that is better than all.
     best = min(gains, key=lambda name: gains[name].estimate)
     return _judged(gains[best], f"{_written(gains[best])}over {best}", equal_is_low=best != RANDOM)

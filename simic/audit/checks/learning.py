@@ -43,6 +43,7 @@ def _worst_head(limit: Limit, severity: Severity, values: Mapping[str, float]) -
     """Compare the worst head with a limit, with all broken ones as evidence; nothing without heads."""
     if not values:
         return []
+    # One reading for all heads: a report of one line for each would repeat the same cause.
     worst = (max if limit.above else min)(values.values())
     evidence: list[Evidence] = [
         {"head": name, limit.name: value}
@@ -79,9 +80,11 @@ EARLY, LATE = 0.5, 0.25  # of the run, at its beginning and its end
     fix="Collapsed: raise ppo.entropy_coef. Oscillating: lower ppo.learning_rate. Uniform: train longer.",
 )
 def _entropy(run: RunRecord) -> Outcome:
+    # Few rows give an entropy of any size, so that such updates are left out, and heads that had no more.
     heads = _entropies(run)
     if not heads:
         return undecided(f"no head had a choice in {ENOUGH_ROWS} rows of any update")
+    # Of the length that was asked for: while training runs, its last quarter is not there yet and is not judged.
     progress = run.updates.column("iteration") / max(1, run.params.train.iterations)
     early = progress < EARLY
     late = progress >= 1 - LATE
@@ -127,6 +130,7 @@ def _swing(values: Values) -> float:
     """Measure peak to peak around the running mean; 0 for fewer updates than two windows, or with gaps."""
     if len(values) < 2 * WINDOW or not np.isfinite(values).all():
         return 0.0
+    # Around the running mean, since a steady fall is what entropy should do and is no swing.
     running_mean = np.convolve(values, np.full(WINDOW, 1 / WINDOW), mode="valid")
     return float(np.ptp(values[WINDOW // 2 : -(WINDOW // 2)] - running_mean))
 
@@ -147,6 +151,7 @@ def _swing(values: Values) -> float:
     fix="Replay with the normalised observations, masks and initial hidden state used when acting.",
 )
 def _first_ratio(run: RunRecord) -> Outcome:
+    # Before any optimiser step the policy is the one that acted, so that only rounding may keep the ratio from 1.
     deviation = run.updates.column("first_ratio_deviation")
     evidence = worst_updates(
         run, "first_ratio_deviation", ~(deviation <= RATIO_TOLERANCE)
@@ -169,6 +174,7 @@ def _first_ratio(run: RunRecord) -> Outcome:
     fix="Lower ppo.learning_rate or ppo.epochs; check R1 first.",
 )
 def _ratios(run: RunRecord) -> Outcome:
+    # Each limit reads another column: the mean shows a shift, the extremes show single samples that dominate.
     def furthest(limit: Limit, name: str, severity: Severity) -> Reading:
         values = run.updates.column(name)
         bad = values > limit.value if limit.above else values < limit.value
@@ -179,6 +185,7 @@ def _ratios(run: RunRecord) -> Outcome:
             worst_updates(run, name, bad),
         )
 
+    # The gravest first: weighed() reports one, and the others follow from the same updates.
     return weighed(
         [
             furthest(limits.LARGEST_MEAN_RATIO, "ratio_mean", "high"),
@@ -214,12 +221,14 @@ def _divergence(run: RunRecord) -> Outcome:
     stretches = _windows(kl, PERSISTENT)
     noise = NOISE * MEDIAN_ERROR * stretches.std(axis=1, ddof=1) / np.sqrt(PERSISTENT)
     sustained = float((np.median(stretches, axis=1) - noise).max())
+    # A target that the user has set is allowed to be reached, up to where the trainer itself stops.
     target = run.params.train.ppo.target_kl or 0.0
     usual = Limit(limits.SUSTAINED_KL.name, max(limits.SUSTAINED_KL.value, EARLY_STOP * target))
 
     def above(limit: Limit, severity: Severity, value: float = sustained) -> Reading:
         return Reading(limit, value, severity, worst_updates(run, "update_kl", kl > limit.value))
 
+    # From critical to nothing at all; a policy that does not move is the mildest, as it has lost nothing.
     return weighed(
         [
             above(limits.CRITICAL_KL, "critical"),
@@ -260,11 +269,13 @@ def _explained_variance(run: RunRecord) -> Outcome:
     updates = run.updates.where(differ)
     explained = updates.column("explained_variance")
     variance = updates.column("return_std") ** 2
+    # The upper end of the interval: a critic is blamed only where chance does not explain its share.
     upper_ends = _explained_together(_windows(explained, LASTING), _windows(variance, LASTING))
     bad = worst_updates(
         run, "explained_variance", differ & (run.updates.column("explained_variance") < 0)
     )
     readings = [Reading(limits.EXPLAINED_VARIANCE, upper_ends.min(), "medium", bad)]
+    # Early on a critic has seen little, so that the stricter limit is for the second half.
     late = updates.column("iteration") >= (1 - SECOND_HALF) * run.params.train.iterations
     if late.sum() >= LASTING:
         upper_end = _explained_together(explained[None, late], variance[None, late])[0]
@@ -284,6 +295,7 @@ def _explained_together(explained: Values, variance: Values) -> Values:
     total = variance.sum(axis=1)
     share = unexplained.sum(axis=1) / total
     residual = unexplained - share[:, None] * variance
+    # The error of a ratio comes from what is left after the common share is taken off each update.
     error = np.sqrt((residual**2).sum(axis=1) * width / (width - 1)) / total
     return 1.0 - share + stats.t.ppf((1.0 + CONFIDENCE) / 2.0, width - 1) * error
 
@@ -306,6 +318,7 @@ def _explained_together(explained: Values, variance: Values) -> Values:
     fix="Use ppo.ratio: per_head, raise ppo.entropy_coef, or collect more rows (train.envs) per update.",
 )
 def _head_gradients(run: RunRecord) -> Outcome:
+    # Parts of the gradient that are no heads, as the trunk, would make every share small.
     prefix = "head_"
     norms = {
         name.removeprefix(prefix): values
@@ -318,6 +331,8 @@ def _head_gradients(run: RunRecord) -> Outcome:
     shares: dict[str, float] = {}
     for name in sorted(norms.keys() & samples.keys()):
         share = np.divide(norms[name], total, out=np.zeros_like(total), where=total > 0)
+        # An update with few choices is infinitely good here: a head without choices gets no gradient and is not
+        # starved.
         enough = np.where(samples[name] >= ENOUGH_ROWS, share, np.inf)
         # The lowest level that consecutive updates stay below.
         level = float(_windows(enough, PERSISTENT).max(axis=1).min())
@@ -351,6 +366,7 @@ UPDATES_AT_LEAST = 3  # fewer say nothing of how often
     fix="Lower ppo.learning_rate; check observations for unbounded features.",
 )
 def _memory(run: RunRecord) -> Outcome:
+    # A share of updates and no single one: memory may leave its range for a moment and come back.
     growth = run.updates.column("hidden_growth")
     saturated = run.updates.column("hidden_saturated")
     # A fresh core starts from zero state, so its first output is small; NaN counts as bad.
@@ -384,6 +400,8 @@ P_VALUE = 0.05
     fix="Find the component of the reward that rose; lower its weight.",
 )
 def _reward_hacking(run: RunRecord) -> Outcome:
+    # Ranks, since both may rise in steps of any size; the last iterations, since an honest rise before them would hide
+    # the change.
     returns = run.episodes.column("return").mean(axis=1)[-TREND:]
     accuracy = np.nanmean(run.episodes.column("committed_accuracy"), axis=1)[-TREND:]
     rising, p_value = _spearman(returns, np.arange(float(len(returns))))
@@ -429,6 +447,7 @@ ERRORS = 4.0  # standard errors of the contribution
     fix="Make the fossilize bonus conditional on progress since germination.",
 )
 def _harmful_seeds(run: RunRecord) -> Outcome:
+    # Two conditions at once: the reward says that the seed helped, and the host says that it did not.
     seeds = _fossilized(run)
     contribution = seeds["contribution_pct"]
     progress = seeds["progress_pct"]
@@ -453,6 +472,7 @@ def _fossilized(run: RunRecord) -> dict[str, Array]:
         steps = {
             name: run.steps.column(name)[rows] for name in ("effective_op", "slot", "live_accuracy")
         }
+        # What took effect counts: a fossilization that a gate refused has changed nothing.
         op = steps["effective_op"]
         time, env = np.nonzero((op == Op.FOSSILIZE) & run.steps.column("valid")[rows])
         slot = steps["slot"][time, env]
@@ -460,11 +480,13 @@ def _fossilized(run: RunRecord) -> dict[str, Array]:
         before = np.arange(len(op))[:, None] < time
         germinated = (op[:, env] == Op.GERMINATE) & (steps["slot"][:, env] == slot) & before
         start = len(op) - 1 - germinated[::-1].argmax(axis=0)
+        # Without a step before germination there is no accuracy to compare with.
         measured = germinated.any(axis=0) & (start > 0)
         time = time[measured]
         env = env[measured]
         slot = slot[measured]
         start = start[measured]
+        # The step before each op, since the numbers of a step are measured after its op.
         accuracy = steps["live_accuracy"]
         parts.append(
             {
@@ -506,5 +528,6 @@ def _resumes(run: RunRecord) -> Outcome:
     evidence: list[Evidence] = [
         {"check": finding.check, "found": finding.message} for finding in findings
     ]
+    # As grave as the gravest: several mild ones do not add up to a grave one.
     gravest = max(findings, key=lambda finding: SEVERITIES.index(finding.severity))
     return failed(f"{len(findings)} findings", gravest.severity, evidence)

@@ -70,6 +70,7 @@ record_check = partial(
 )
 def _seals_hold(run: RunRecord) -> Outcome:
     assert run.provenance is not None  # stated in needs
+    # Every other check of the record trusts these files, so that this one is read first when several fail.
     damaged = list(run.provenance.damaged)
     evaluation = run.evaluation or run.gym
     if (
@@ -80,6 +81,7 @@ def _seals_hold(run: RunRecord) -> Outcome:
         damaged.append("evaluation.json: data_sha256 is not the training run's")
     if damaged:
         return failed(f"{len(damaged)} mismatches", None, [{"file": name} for name in damaged])
+    # No damage and no seal is not the same as whole: without a hash nothing was compared.
     if not run.provenance.sealed:
         return undecided("no stage left a seal")
     return passed(f"{', '.join(run.provenance.sealed)}: every hash holds")
@@ -100,6 +102,7 @@ def _rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
 
 def _differences(expected: Mapping[str, Array], run: RunRecord, iteration: int) -> list[Evidence]:
     """Compare expected columns of the episodes of an iteration with the recorded ones."""
+    # Exactly one row: none means that episodes are missing, two that an iteration was recorded twice.
     rows = np.flatnonzero(run.episodes.column("iteration") == iteration)
     if len(rows) != 1:
         return [{"what": "no episodes", "iteration": iteration}]
@@ -107,6 +110,7 @@ def _differences(expected: Mapping[str, Array], run: RunRecord, iteration: int) 
     for name, values in expected.items():
         recorded = run.episodes.column(name)[rows[0]]
         equal = np.isclose(recorded, values, rtol=STORED, atol=STORED, equal_nan=True)
+        # One host is evidence enough: the same mistake is usually made for all of them.
         for env in np.flatnonzero(~equal)[:1]:
             numbers = {"recorded": float(recorded[env]), "expected": float(values[env])}
             problems.append({"what": name, "iteration": iteration, "env": int(env), **numbers})
@@ -128,6 +132,7 @@ def _differences(expected: Mapping[str, Array], run: RunRecord, iteration: int) 
 def _episodes_add_up(run: RunRecord) -> Outcome:
     problems: list[Evidence] = []
     for iteration, steps in _rollouts(run):
+        # Rows after a rollback are recorded, but are no experience: they count in no sum.
         valid = steps["valid"]
         germinated = (steps["effective_op"] == Op.GERMINATE) & valid
         expected = {
@@ -136,6 +141,7 @@ def _episodes_add_up(run: RunRecord) -> Outcome:
             "germinated": germinated.sum(axis=0),
             "fossilized": (steps["stage"][-1] == Stage.FOSSILIZED).sum(axis=1),
             "panicked": np.logical_or.reduce(steps["panicked"], axis=0),
+            # The last row, valid or not: an episode records the last measurement also of a host that was rolled back.
             **{name: steps[name][-1] for name in AT_THE_END},
         }
         problems += _differences(expected, run, iteration)
@@ -164,6 +170,7 @@ def _gym_episodes_add_up(run: RunRecord) -> Outcome:
     running = np.zeros((2, run.episodes.column("return").shape[1]))
     ended = np.ones(running.shape[1], dtype=bool)
     for iteration, steps in _rollouts(run):
+        # An episode begins where another has ended and nowhere else; before the first iteration all have ended.
         ends = steps["terminated"] | steps["truncated"]
         if (steps["starts"] != np.concatenate((ended[None], ends[:-1]))).any():
             problems.append({"what": "a start without an end before it", "iteration": iteration})
@@ -182,10 +189,12 @@ def _gym_episodes_add_up(run: RunRecord) -> Outcome:
     fix="Pay nothing outside the registered reward terms.",
 )
 def _components_add_up(run: RunRecord) -> Outcome:
+    # A term outside of the components would be paid, and no table or figure would show it.
     components = run.steps.below("components")
     # Rows after a rollback are no experience.
     difference = np.abs(run.steps.column("reward") - np.sum(list(components.values()), axis=0))
     difference = np.where(run.steps.column("valid"), difference, 0.0)
+    # Not greater than: a NaN is neither small nor large, and must not pass.
     evidence = first_steps(run, ~(difference <= STORED), "difference", difference)
     return judged(
         evidence, f"largest difference {np.max(difference):.2g} over {len(components)} components"
@@ -206,6 +215,7 @@ def _components_add_up(run: RunRecord) -> Outcome:
 )
 def _actions_are_legal(run: RunRecord) -> Outcome:
     column = run.steps.column
+    # A refused op becomes WAIT; gate is negative where no gate was asked.
     refused = (column("gate") >= 0) & ~column("gate_passed")
     expected = np.where(refused, int(Op.WAIT), column("op"))
     bad = column("valid") & (expected != column("effective_op"))
@@ -227,6 +237,7 @@ def _actions_are_legal(run: RunRecord) -> Outcome:
 def _rows_end_at_rollbacks(run: RunRecord) -> Outcome:
     valid = run.steps.column("valid")
     panicked = run.steps.column("panicked")
+    # The step of the rollback itself was played and is valid; from the next one on none is.
     expected = np.ones_like(valid)
     for rows in rows_of_iterations(run):
         expected[rows[1:]] = ~np.logical_or.accumulate(panicked[rows[:-1]])
@@ -252,6 +263,7 @@ def _ops(run: RunRecord, bad: Array) -> list[Evidence]:
 )
 def _counts_agree(run: RunRecord) -> Outcome:
     assert run.checkpoints is not None  # stated in needs
+    # Derived from the rows of the tables: counters are added up in training and could drift from what was done.
     updates = run.updates
     valid = int(sum(steps["valid"].sum() for _, steps in _rollouts(run)))
     optimiser_steps = updates.column("steps")
@@ -262,8 +274,10 @@ def _counts_agree(run: RunRecord) -> Outcome:
         "iterations": (len(updates), run.params.train.iterations),
         "samples": (updates.column("samples").sum(), valid),
     }
+    # At every update and not only at the end, where two errors could cancel out.
     steps_apart = np.abs(updates.column("env_steps") - np.cumsum(updates.column("samples")))
     counts["environment steps that are no samples"] = (steps_apart.max(), 0)
+    # The state has counters of its own: a resume from a stale one would show here.
     latest = run.checkpoints.get("latest")
     if latest is not None:
         counts["Adam's steps"] = (float(latest.tensors["ppo/adam.step"]), optimiser_steps.sum())
@@ -302,8 +316,10 @@ def _schedules(run: RunRecord) -> tuple[Values, Values]:
         horizon[iterations >= begin] = length
     # Only updates that took a step count.
     stepped = run.updates.column("steps") > 0
+    # The schedule of an update is that of the steps taken before it, so that the first has progress 0.
     before = np.concatenate(([0], np.cumsum(stepped)[:-1]))
     progress = np.minimum(1.0, before / np.maximum(1, horizon - 1))
+    # The entropy coefficient reaches its final value, while the learning rate keeps a rest to learn with.
     falls = RATE_FALLS if train.ppo.learning_rate_schedule == "linear" else 0.0
     return (
         train.ppo.entropy_coef + progress * (train.ppo.entropy_coef_final - train.ppo.entropy_coef),
@@ -327,6 +343,7 @@ def _best_is_best(run: RunRecord, column: str) -> Outcome:
         run.updates.column("validation_accuracy"),
         strict=True,
     )
+    # NaN is expected of iterations without validation, and a mean where there was none is a difference.
     recorded = {iteration: float(score) for iteration, score in updates}
     problems: list[Evidence] = [
         {"what": "validation_accuracy", "iteration": iteration, "recorded": score}
@@ -337,6 +354,7 @@ def _best_is_best(run: RunRecord, column: str) -> Outcome:
     ]
     # The first of the highest that training recorded: another order of summation could break a tie differently.
     best = 1 + max(recorded, key=lambda iteration: np.nan_to_num(recorded[iteration], nan=-np.inf))
+    # Numbers of checkpoints count iterations done, one more than the iteration that was validated.
     expected = {"best": best, "latest": len(recorded)}
     for name, checkpoint in run.checkpoints.items():
         if checkpoint.manifest.iteration != expected[name]:
@@ -406,6 +424,7 @@ def _splits_apart(run: RunRecord) -> Outcome:
     # Splits of one group serve the same tasks; those of different groups may share samples.
     for group, splits in run.splits.items():
         for task in range(next(iter(splits.values())).tasks):
+            # By bytes, since two samples that agree in every bit are one sample, whatever they are called.
             earlier: set[bytes] = set()
             for name, split in splits.items():
                 samples = _samples(split, task)
@@ -418,6 +437,7 @@ def _splits_apart(run: RunRecord) -> Outcome:
 
 def _samples(split: Dataset, task: int) -> set[bytes]:
     """List the bytes of the samples of a task, without those clipped in every column: these may be equal by that."""
+    # Clipping maps far values to one bound, and with few columns two different samples may meet there.
     samples = split.x[task * len(split) : (task + 1) * len(split)].flatten(1)
     clipped = (samples.abs() == CLIP_DEVIATIONS).all(dim=1) & samples.is_floating_point()
     return {sample.tobytes() for sample in samples[~clipped].numpy(force=True)}
@@ -438,6 +458,7 @@ def _samples(split: Dataset, task: int) -> set[bytes]:
 def _evaluation_follows(run: RunRecord) -> Outcome:
     assert run.headroom is not None and run.evaluation is not None  # stated in needs
     shared = ("data_sha256", "tasks", "rows", "host")
+    # Without the same lengths there is nothing to derive from: a long list of differences would hide that.
     if run.headroom.others.keys() != run.evaluation.others.keys():
         return failed(
             "headroom and evaluation are of other lengths of episodes", None, [{"number": "others"}]
@@ -481,6 +502,8 @@ def _follow(
     """
     # Parts of another run would make every number differ: name the parts.
     strangers = [name for name in shared if getattr(headroom, name) != getattr(evaluation, name)]
+    # The evaluation repeats the headroom's policies, host by host: other values there show that the two are not of one
+    # run.
     baselines = {
         name: policy.per_seed
         for name, policy in evaluation.policies.items()
@@ -488,6 +511,7 @@ def _follow(
     }
     if headroom.policies != baselines:
         strangers.append("policies")
+    # The result of an earlier training with the same data and hosts may differ in its checkpoint alone.
     checkpoint = (run.checkpoints or {}).get(evaluation.checkpoint)
     if checkpoint is not None and checkpoint.manifest.iteration != evaluation.checkpoint_iteration:
         strangers.append("checkpoint_iteration")
@@ -512,6 +536,7 @@ def _follow(
 )
 def _metrics_follow(run: RunRecord) -> Outcome:
     assert run.metrics is not None  # stated in needs
+    # No numbers and no tables agree, but prove nothing.
     derived = derived_metrics(run)
     if not (derived or run.metrics):
         return undecided("there are neither tables nor numbers")

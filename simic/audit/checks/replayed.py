@@ -9,6 +9,7 @@ from simic.audit.record import RunRecord
 
 def _replay(part: Part, run: RunRecord) -> Outcome:
     """Judge the replay of one part."""
+    # Only bytes that differ are a finding: a replay that was off or prevented has shown nothing.
     replay = next((replay for replay in run.replays or () if replay.part == part), None)
     if replay is None:
         return undecided("audit.replay is off")
