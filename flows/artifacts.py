@@ -53,6 +53,7 @@ class ProgressArtifact(Observer):
 
     def _show(self, percent: float, description: str) -> None:
         try:
+            # Made at the first contact, which may come late: the server can be away when training starts.
             if self._artifact is None:
                 created = create_progress_artifact(percent, key="training", description=description)
                 assert isinstance(created, UUID)  # a coroutine only where an event loop runs
@@ -78,6 +79,7 @@ def _name_run(name: str) -> None:
 
 def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float]]:
     """Make a row per policy on the tasks of the primary endpoint: score with its interval, size."""
+    # The first group is that of the primary endpoint; a table of all groups would mix their tasks.
     standings = next(iter(evaluation.standings.values()))
     return [
         {
@@ -109,6 +111,7 @@ def gym_rows(evaluation: gym_evaluation.GymEvaluation) -> list[dict[str, str | f
 def publish(stage: str, workspace: Workspace) -> None:
     """Publish the artifacts of a finished stage."""
     if stage == "evaluate":
+        # The file and not params.yaml says which kind it is: the file is what is shown.
         if result.schema_of(workspace.evaluation) == gym_evaluation.SCHEMA:
             rows = gym_rows(gym_evaluation.read(workspace.evaluation))
             description = "Fresh episodes, the same for every policy"

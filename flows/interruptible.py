@@ -30,6 +30,7 @@ def run(work: Callable[[threading.Event], T], grace_seconds: float = GRACE_SECON
         except BaseException as error:  # noqa: BLE001 - handed over to the waiting thread, which raises it
             future.set_exception(error)
 
+    # A daemon: where the time is over the process ends, and the thread with it.
     threading.Thread(target=body, name="stage", daemon=True).start()
     try:
         return future.result()

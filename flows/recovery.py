@@ -33,12 +33,20 @@ def alive(root: Path, flow_run_id: UUID) -> AbstractContextManager[None]:
 
 def living(root: Path) -> list[int]:
     """List the process ids of the flow runs in progress in this project; the locks of dead ones are removed."""
+    # By locks and not by process ids, which the system gives to other processes again.
     holders = [durable.holder(path) for path in (root / ".prefect" / "locks").glob("*.lock")]
     return [pid for pid in holders if pid]
 
 
 def put_back(flow: Flow, flow_run: FlowRun, state: State) -> None:
-    """Schedule a crashed run again (hook on_crashed): it resumes from its checkpoint, runtime.auto_resume times."""
+    """Schedule a crashed run again (hook on_crashed): it resumes from its checkpoint, runtime.auto_resume times.
+
+    Args:
+        flow: Of the run; Prefect passes it to every hook.
+        flow_run: The one that crashed, as it was when the hook was called.
+        state: Its crashed state, which is not looked at.
+    """
+    # Read anew: the number of its starts may have changed since the hook got its copy.
     with get_client(sync_client=True) as client:
         _retry(client, client.read_flow_run(flow_run.id), _attempts(Path.cwd()))
 
@@ -86,6 +94,7 @@ def reconcile(root: Path, flow_name: str) -> list[str]:
 
 
 def _settle(client: SyncPrefectClient, run: FlowRun, attempts: int) -> str:
+    # Who cancelled a run does not want it back, however its process ended.
     if run.state_type == StateType.CANCELLING:
         client.set_flow_run_state(run.id, Cancelled(message="its process is gone"), force=True)
         return "cancelled"
@@ -97,6 +106,7 @@ def _settle(client: SyncPrefectClient, run: FlowRun, attempts: int) -> str:
 
 
 def _retry(client: SyncPrefectClient, run: FlowRun, attempts: int) -> bool:
+    # The count has the first start too, so that this allows as many repetitions as attempts.
     if run.run_count > attempts:
         return False
     client.set_flow_run_state(run.id, AwaitingRetry(), force=True)

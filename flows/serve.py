@@ -54,6 +54,7 @@ async def _schedules(name: str) -> list[DeploymentScheduleCreate]:
 
 
 async def _serve() -> None:
+    # One run at a time, since a workspace has one; a paused schedule would stay so after a restart.
     runner = Runner(name="simic", limit=1, pause_on_shutdown=False)
     await register(runner)
     serving = asyncio.create_task(runner.start())
@@ -86,7 +87,9 @@ async def _let_runs_save() -> None:
 def main() -> None:
     """Wait for the server, settle runs left unfinished, then serve until SIGTERM or SIGINT."""
     root = Path.cwd()
+    # Two runners would both start what is due, and settle what the other is about to start.
     with durable.locked(root / ".prefect" / "serve.lock", "serves simic/train"):
+        # `make serve` starts server and runner together, and the server takes longer.
         with get_client(sync_client=True) as client:
             while client.api_healthcheck() is not None:
                 time.sleep(0.2)

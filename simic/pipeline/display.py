@@ -44,7 +44,13 @@ def beside(
 ) -> Sequence[Observer]:
     """Add an observer that shows the training on the terminal, beside ``baseline_scores`` of other policies;
     none where one of them says the lines elsewhere.
+
+    Args:
+        observers: Of the training already.
+        style: How progress is shown; ``none`` adds no observer.
+        baseline_scores: Mean scores of other policies by name, on the scale of the validation score.
     """
+    # Prefect's log has the lines already: a second observer would print each of them twice.
     if style == "none" or any(isinstance(observer, Lines) for observer in observers):
         return observers
     lines = Lines(lambda line: print(printable(line), flush=True), baseline_scores=baseline_scores)
@@ -53,7 +59,13 @@ def beside(
 
 @contextmanager
 def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[Progress]:
-    """Show what a stage reports of its parts, one after the other; each part that is done leaves a line."""
+    """Show what a stage reports of its parts, one after the other; each part that is done leaves a line.
+
+    Args:
+        style: How progress is shown; ``none`` shows nothing.
+        command: What the lines begin with.
+        unit: What is counted; empty where the name of a part says it.
+    """
     if style == "none":
         yield lambda part, count, total: None
         return
@@ -152,6 +164,7 @@ class LiveView(Lines):
         )
 
     def on_end(self, status: EndStatus) -> None:
+        # The moving part ends first: the last lines would be drawn over by it.
         if self._live is not None:
             self._live.stop()
         super().on_end(status)
@@ -207,6 +220,7 @@ class LiveView(Lines):
 
 def op_mix(steps: Columns) -> str:
     """List the share of each op in the valid steps of an iteration, the most frequent first."""
+    # Rows after a rollback are no decisions of the policy.
     ops = steps["op"][steps["valid"]]
     counts = {kind.name.lower().replace("_", " "): int((ops == kind).sum()) for kind in Op}
     ranked = sorted(counts.items(), key=lambda count: -count[1])

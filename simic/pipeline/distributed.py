@@ -26,6 +26,7 @@ from simic.training.session import open_session
 
 def main() -> None:
     """Train with params.yaml, alone or under torchrun; `simic train` then publishes and records what is finished."""
+    # A command of its own: torchrun starts a module, and each of its processes parses the same arguments.
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,6 +38,7 @@ def main() -> None:
     with exit_with_message("simic"):
         try:
             _train(params.load(workspace.params), workspace, fresh)
+        # Its own exit code, by which a scheduler tells a run that goes on from one that failed.
         except Interrupted as stopped:
             print(printable(f"simic: {stopped}"), file=sys.stderr)
             sys.exit(EXIT_INTERRUPTED)

@@ -141,6 +141,7 @@ def _seals(root: Path) -> Iterator[Answer]:
 
 def _work(folder: Path) -> Iterator[Answer]:
     """Say where training goes on in this folder, and what becomes of what is damaged."""
+    # Nothing is repaired here: the next start does that, and a user may want a copy before.
     name = f"work {run_name(folder.name)}"
     store = CheckpointStore(folder / CHECKPOINTS, 1)
     log = Chain.of(folder / LOG)

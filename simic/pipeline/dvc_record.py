@@ -122,14 +122,14 @@ def commit(root: Path, stage: str) -> None:
 
 
 def default_remote(root: Path) -> str | None:
-    """Return the name of the store that `dvc push` sends to; None where none is set."""
+    """Look up the name of the store that `dvc push` sends to; None where none is set."""
     adopt_scm(root)
     names = re.findall(r"^core\.remote=(.*)$", _dvc(root, "config", "--list"), re.MULTILINE)
     return names[-1] if names else None
 
 
 def experiments(root: Path) -> str:
-    """Return what `dvc exp show` has of all experiments, as JSON."""
+    """Ask DVC for what `dvc exp show` has of all experiments, as JSON."""
     adopt_scm(root)
     return _patiently(root, "exp", "show", "--json", "--all-commits")
 
@@ -179,6 +179,7 @@ def _stages(lock: Path) -> dict[str, dict[str, Any]]:
         content = YAML(typ="safe").load(lock.read_bytes()) if lock.exists() else {"schema": None}
     except YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
+    # An empty file is what is left of a dvc.lock whose writer was killed: it has no schema and counts as damaged.
     stages = (
         content.get("stages") or {} if isinstance(content, dict) and "schema" in content else None
     )
@@ -190,6 +191,7 @@ def _stages(lock: Path) -> dict[str, dict[str, Any]]:
 
 
 def _patiently(root: Path, *arguments: str) -> str:
+    # A killed run may leave a DVC process behind, which usually ends by itself within this time.
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -201,7 +203,7 @@ def _patiently(root: Path, *arguments: str) -> str:
 
 
 def code_revision(root: Path) -> str:
-    """Return the commit of the checkout, with ``-dirty`` where code differs from it: results and their records, which a
+    """Name the commit of the checkout, with ``-dirty`` where code differs from it: results and their records, which a
     run writes itself, do not count. The empty string outside git.
     """
     commit = _git(root, "rev-parse", "HEAD").strip()
@@ -227,6 +229,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 def _edited_installation() -> Iterator[str]:
     """Yield the installed files of simic that are not as they were installed; none of a checkout."""
+    # Without git the hashes that pip recorded are the only ones to compare with.
     try:
         files = distribution("simic-grow").files or ()
     except PackageNotFoundError:
@@ -243,6 +246,7 @@ def _edited_installation() -> Iterator[str]:
 
 def adopt_scm(root: Path) -> None:
     """Tell DVC in its local config that there is no git (an unpacked archive); undo that once there is."""
+    # The local configuration is not versioned, so that a checkout of the same project elsewhere keeps its git.
     local = root / ".dvc" / "config.local"
     without_git = local.exists() and "no_scm = true" in local.read_text(encoding="utf-8")
     if without_git == in_git(root) and (root / ".dvc").is_dir():
@@ -260,7 +264,7 @@ def in_git(root: Path) -> bool:
 
 
 def _dvc(root: Path, *arguments: str) -> str:
-    """Return standard output of a DVC command in ``root``; SimicError with its last error line when it fails."""
+    """Run a DVC command in ``root`` for its standard output; SimicError with its last error line when it fails."""
     # -P: the project's folders (data, flows, ...) must not shadow anything DVC imports
     command = [sys.executable, "-P", "-m", "dvc", *arguments]
     # In a session of its own: Ctrl-C is for this process, which may have it finish a record.
@@ -293,7 +297,8 @@ def _dvc(root: Path, *arguments: str) -> str:
 
 
 def _reason(stderr: str) -> str:
-    """Return what DVC calls an error, else its last line; of an error for every file the last, and their number."""
+    """Pick out what DVC calls an error, else its last line; of an error for every file the last, and their number."""
+    # One error for every file of a large folder would fill the screen.
     lines = [
         line.removeprefix("ERROR: ").strip()
         for line in stderr.splitlines()

@@ -71,7 +71,22 @@ def run_chain(
 
 
 def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution, say: Say) -> bool:
-    """Run and record one stage unless it is up to date; return whether it ran. The caller holds the lock."""
+    """Run and record one stage unless it is up to date. The caller holds the lock.
+
+    Args:
+        name: Of the stage.
+        tree: The params, overrides included.
+        workspace: In which the stage runs.
+        execution: How training runs.
+        say: Called with lines for the user.
+
+    Returns:
+        Whether it ran.
+
+    Raises:
+        Interrupted: A signal came while it was recorded, which is then done.
+    """
+    # Two records must hold: the seal, which knows what decides a result, and dvc.lock, which shares it.
     started = time.monotonic()
     if up_to_date(name, tree, workspace) and not (execution.fresh and name == "train"):
         if name == "audit":
@@ -100,13 +115,25 @@ def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution,
 
 
 def up_to_date(name: str, tree: Params, workspace: Workspace) -> bool:
-    """Tell whether a stage's outputs are those of the present code, params and inputs, and DVC has recorded them."""
+    """Tell whether a stage's outputs are those of the present code, params and inputs, and DVC has recorded them.
+
+    Args:
+        name: Of the stage.
+        tree: The params, overrides included.
+        workspace: With the seals and dvc.lock.
+    """
     seal = seals.path_of(Path(), name).as_posix()
     return seals.holds(workspace.root, name, tree) and dvc_record.is_recorded(workspace.root, seal)
 
 
 def perform(name: str, tree: Params, workspace: Workspace, execution: Execution) -> None:
     """Run one stage function. A signal ends it at once, training after its step.
+
+    Args:
+        name: Of the stage.
+        tree: The params that it runs with.
+        workspace: In which it runs.
+        execution: How training runs; other stages do not look at it.
 
     Raises:
         SimicError: The stage refuses, or its params in params.yaml are not those that it ran with.
@@ -129,6 +156,7 @@ def _refuse_edited(name: str, tree: Params, workspace: Workspace, message: str) 
 
     DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
     """
+    # Only params that this stage reads: others may be edited for the next run while this one goes on.
     before = seals.params_of(name, tree)
     after = seals.params_of(name, params.load(workspace.params))
     edited = ", ".join(key for key in before if before[key] != after[key])
@@ -161,6 +189,11 @@ def run_alone(name: str, tree: Params, workspace: Workspace) -> None:
 
     Training that is recorded already is asked for by ``dvc repro -f``: it begins anew. Where DVC sees a change that
     decides no result there is nothing to do, and DVC records the change.
+
+    Args:
+        name: Of the stage.
+        tree: The params, as params.yaml has them.
+        workspace: In which DVC runs the stage.
     """
     # DVC itself asked for the stage: it found a change, or was forced.
     recorded = up_to_date(name, tree, workspace)
@@ -180,7 +213,13 @@ def run_alone(name: str, tree: Params, workspace: Workspace) -> None:
 def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iterator[None]:
     """Write the overrides into params.yaml. What is refused inside, where data are read and sizes are looked at and
     nothing is measured or trained yet, leaves it as it was.
+
+    Args:
+        workspace: Of the params.yaml.
+        overrides: In DVC's ``-S`` syntax.
+        say: Called with a line for each value that changes.
     """
+    # The lines are said before the work begins: a run that is killed has told the old values already.
     before = workspace.params.read_bytes()
     for change in writer.write(workspace.params, list(overrides)):
         say(f"params.yaml: {change}")
@@ -219,8 +258,9 @@ def observers(tree: Params, workspace: Workspace) -> tuple["Observer", "Observer
 
 
 def provenance(workspace: Workspace) -> dict[str, str]:
-    """Return which code and records a run is of, for its tags in MLflow."""
+    """Collect which code and records a run is of, for its tags in MLflow."""
     root = workspace.root
+    # Hashes and not paths: the workspace goes on to other runs.
     tags = {
         "simic.code": dvc_record.code_revision(root),
         "simic.dvc_lock": seals.content_hash(root / "dvc.lock"),

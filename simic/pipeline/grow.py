@@ -66,6 +66,15 @@ def grow(
     what was done to the data.
 
     A controller's hosts are trained as those that it was trained on: budget, actions and lifecycle are its.
+
+    Args:
+        params: Those of the project.
+        workspace: Of the project, in which a trained controller may lie.
+        request: What to grow, on which data, by which policy, and where it is exported.
+        say: Called with lines for the user.
+
+    Raises:
+        SimicError: The folder is there already, the data cannot be read, or no policy fits them.
     """
     if request.out.exists():
         raise SimicError(f"{request.out}: already exists; choose another folder or remove it")
@@ -138,6 +147,7 @@ def _prepare_data(
         read(Path(request.data), request.target) if isinstance(request.data, str) else request.data
     )
     split = params.prepare.split
+    # A user who fits scores elsewhere: every sample is then needed for training, and no test split is set aside.
     shares = {"val": split.val} if request.fit else {"val": split.val, "test": split.test}
     data = own_data(table, shares, params.rng_seed, request.layout, few=request.fit)
     prepare.write_bank(data.bank, "own", split.model_dump(), params.rng_seed, prepared)
@@ -149,6 +159,7 @@ def _task_params(request: Growth, params: Params, file: Path | None) -> Prepare:
         raise SimicError(
             f"--task {request.task}: grow takes one data set; name another task or give a file"
         )
+    # Options that would be ignored are refused: nobody should believe that they had an effect.
     for name, value in (("target", request.target), ("layout", request.layout)):
         if value is not None:
             raise SimicError(
@@ -183,6 +194,7 @@ def _find_policy(
     device: torch.device,
 ) -> Rule | Controller:
     """Find a baseline or a controller: "learned" is the project's own or the published one that fits."""
+    # Names of baselines come first, and none is a path: a folder of the same name is given as ./NAME.
     if name in BASELINES:
         return Rule(name)
     if name != "learned":
@@ -214,6 +226,7 @@ def _usual_host(params: Params, workspace: Workspace, meta: Meta) -> Host:
     """Choose the host of params.yaml where it takes such samples, else the usual one for their shape. Images never get
     a host for tables: it would compare every pixel, as a column, with every other; nor does a single column.
     """
+    # The host of params.yaml was chosen by somebody, and is kept where it can take the samples.
     host = params.train.host
     vectors = meta.shape[:-1] == (1, 1)
     if vectors and not 1 < meta.shape[-1] <= MOST_COLUMNS:
@@ -237,6 +250,7 @@ def _batches_of(samples: int, train: Train) -> Train:
     """Shrink batches until an epoch has as many as it should. With many samples raise their number to a whole pass, up
     to MOST_BATCHES, so that a user's network learns from all of them.
     """
+    # No batch may be larger than the data: a host takes whole batches alone, and would train on none.
     if train.batches_per_epoch == "all":
         return train.model_copy(update={"batch_size": min(train.batch_size, samples)})
     whole_pass = min(MOST_BATCHES, samples // train.batch_size)

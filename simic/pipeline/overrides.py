@@ -44,7 +44,7 @@ def write(path: Path, overrides: list[str]) -> list[str]:
 
 
 def from_file(path: Path, overrides: list[str] | None = None) -> list[str]:
-    """Return every value of a params file, changed by overrides and filled up with defaults, as overrides. An extension
+    """List every value of a params file, changed by overrides and filled up with defaults, as overrides. An extension
     that lies beside the file and not in this project is copied into it.
     """
     # Before the file is read: its params may use names that the extension registers.
@@ -59,7 +59,7 @@ def from_file(path: Path, overrides: list[str] | None = None) -> list[str]:
 
 
 def from_model(model: BaseModel) -> list[str]:
-    """Return the ``key.path=value`` form of a tree of optional sections: only what was set explicitly."""
+    """Write the ``key.path=value`` form of a tree of optional sections: only what was set explicitly."""
     return [f"{name}={json.dumps(value)}" for name, value in _leaves(model, only_set=True)]
 
 
@@ -67,6 +67,7 @@ def _leaves(
     model: BaseModel, prefix: str = "", only_set: bool = False
 ) -> Iterator[tuple[str, Any]]:
     """Yield what is no section; a mapping with keys of its own is one value, so that it replaces what is there."""
+    # JSON, so that values mean the same to DVC, to YAML and to a shell.
     plain = model.model_dump(mode="json", exclude_unset=only_set)
     for key, value in plain.items():
         section = getattr(model, key)
@@ -77,7 +78,7 @@ def _leaves(
 
 
 def _edited(path: Path, values: dict[str, Any]) -> str:
-    """Return the file's text with only these values replaced."""
+    """Write the file's text with only these values replaced."""
     # Long lines and quotes stay as the user wrote them.
     editor = YAML()
     editor.width = 4096

@@ -48,5 +48,5 @@ class Workspace:
 
 
 def sqlite_uri(file: Path) -> str:
-    """Return the URI of a database; a % or ? in its path would be read as an escape or the end of it."""
+    """Write the URI of a database; a % or ? in its path would be read as an escape or the end of it."""
     return f"sqlite:///{quote(str(file), safe='/')}"

@@ -83,7 +83,18 @@ def promote(params: Params, workspace: Workspace, run: str | None = None) -> Pro
 def find_challenger(
     client: MlflowClient, experiment_id: str, name: str, run: str | None
 ) -> ModelVersion:
-    """Find the version of a run by its name or id, or the one with the alias; SimicError where there is none."""
+    """Find the version of a run by its name or id, or the one with the alias.
+
+    Args:
+        client: Of the store.
+        experiment_id: Of this project, in which runs are looked for.
+        name: Of the registered model.
+        run: Name or id of an MLflow run; None: the version with the alias ``challenger``.
+
+    Raises:
+        SimicError: There is none.
+    """
+    # Without a name the alias decides: an audit that refutes the record has taken it away.
     if run is None:
         challenger = tracking.version_with(client, name, CHALLENGER)
         if challenger is None:
@@ -137,6 +148,18 @@ def compare(
 
     Only validation splits decide: what is chosen by a test split can no longer be reported with it. In a Gymnasium
     environment returns of the same episodes are compared.
+
+    Args:
+        params: Those of the project; their price is that of both policies.
+        client: Of the store, from which both evaluations are downloaded.
+        challenger: The version that may become champion.
+        champion: The present one.
+
+    Returns:
+        The paired difference of scores in points, or of returns, above 0 where the challenger is better.
+
+    Raises:
+        SimicError: The two were not evaluated alike.
     """
     first = recorded_evaluation(params, client, challenger)
     second = recorded_evaluation(params, client, champion)
@@ -155,7 +178,17 @@ def compare(
 def recorded_evaluation(
     params: Params, client: MlflowClient, version: ModelVersion
 ) -> Evaluation | GymEvaluation:
-    """Read the evaluation that the run of a version logged; SimicError where it has none of the learned policy."""
+    """Read the evaluation that the run of a version logged.
+
+    Args:
+        params: Say which kind of task it is.
+        client: Of the store.
+        version: Of a registered model.
+
+    Raises:
+        SimicError: It has none of the learned policy.
+    """
+    # From the run and not the workspace, which may hold the results of another run by now.
     with tempfile.TemporaryDirectory(prefix="simic-promote-") as folder:
         path = Path(client.download_artifacts(version.run_id or "", "evaluation.json", folder))
         evaluation = gym_evaluation.read(path) if params.prepare.is_gym else result.read(path)
@@ -168,6 +201,7 @@ def recorded_evaluation(
 
 def scores(evaluation: Evaluation | GymEvaluation, params: Params) -> Values:
     """Score the learned policy on each held-out task ``[T]``, in points, or return it of each episode."""
+    # Episodes are paired by seed, hosts by task: the interval needs independent pairs.
     if isinstance(evaluation, GymEvaluation):
         return np.array(evaluation.policies[LEARNED].per_seed.returns)
     hosts = evaluation.policies[LEARNED].per_seed

@@ -55,5 +55,6 @@ def _next(verdict: Verdict, is_gym: bool) -> str:
         return "do not use the numbers: run simic audit again; other differences then mean that this machine errs"
     if verdict.counts()["critical"] or verdict.counts()["high"]:
         return "read the findings at the top of the report; each says what to change"
+    # Nothing speaks against the policy any more: how to use it, share it and keep its record.
     use = "models/program runs without simic" if is_gym else "simic grow DATA uses the policy"
     return f"{use}; simic promote makes it champion; commit dvc.lock to keep the run"

@@ -23,6 +23,7 @@ class SeedRun(NamedTuple):
 
 def read_folder(folder: Path) -> SeedRun:
     """Read the run in a project's folder; SimicError where it was not evaluated."""
+    # Metrics are written by evaluate alone: a folder without them holds no result to compare.
     workspace = Workspace(folder)
     if not workspace.metrics.exists():
         raise SimicError(

@@ -53,8 +53,18 @@ def train(
     fresh: bool = False,
 ) -> None:
     """Train the controller in its work directory, resuming where an earlier process stopped, and publish the result:
-    checkpoints/, models/, telemetry/. Raise ``Interrupted`` when asked to stop. The work directory stays: training that
-    is finished is published again, not done again, and can be made longer.
+    checkpoints/, models/, telemetry/. The work directory stays: training that is finished is published again, not done
+    again, and can be made longer.
+
+    Args:
+        params: Of the run.
+        workspace: In which it runs; the caller holds its lock.
+        observers: Hear of every iteration, beside the display.
+        stop: Ends training after its step, once it is set.
+        fresh: Throw an unfinished training away.
+
+    Raises:
+        Interrupted: Training was asked to stop, and its state is saved.
     """
     # The identity names the work directory, so that other settings never meet these checkpoints.
     identity = seals.identify(workspace.root, "train", params)
@@ -78,7 +88,7 @@ def train(
 
 
 def baseline_scores(params: Params, workspace: Workspace) -> dict[str, float]:
-    """Return the scores that headroom measured for these params and data, to show beside those of training: on the
+    """Look up the scores that headroom measured for these params and data, to show beside those of training: on the
     validation tasks, or for a single data set on the held-out ones. Empty without such a headroom.
     """
     from simic.evaluation import endpoints, gym_evaluation, result
@@ -183,6 +193,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         def on_end(name: str, performance: Performance) -> None:
             """Export the best network of the first policy named, the trained one by default."""
             progress("played to the end", next(ended), len(players))
+            # Inside, as the environment still holds the networks: they are gone when the next policies play.
             if name == policies[0]:
                 source = f"{params.evaluate.checkpoint} checkpoint (iteration {learned.iteration})"
                 grown_by = f"the policy {name} of the {source}"
@@ -210,12 +221,14 @@ def _evaluate_gym(params: Params, workspace: Workspace) -> None:
     """Evaluate on a Gymnasium environment, where nothing is grown: reports/grown says so."""
     from simic.evaluation import gym_evaluation
 
+    # Before anything is read, so that files which change meanwhile do not get the seal.
     identity = seals.identify(workspace.root, "evaluate", params)
     headroom = gym_evaluation.read_headroom(_own_headroom(params, workspace))
     machine.configure(params.runtime)
     saved = _evaluated_checkpoint(params, workspace)
     with shown(params.runtime.progress, "evaluate", "policies") as progress:
         report = gym_evaluation.evaluate(params, saved, headroom, progress)
+    # DVC expects each output of the stage, so that the folder is made where nothing grows too.
     with durable.new_directory(workspace.grown) as grown:
         durable.write_synced(
             grown / "README.md", b"A Gymnasium environment: no network was grown.\n"
@@ -247,7 +260,14 @@ def _own_headroom(params: Params, workspace: Workspace) -> Path:
 
 
 def explain(params: Params, workspace: Workspace, task: str, step: int) -> str:
-    """Describe why the evaluated policy decided as it did; nothing is written."""
+    """Describe why the evaluated policy decided as it did; nothing is written.
+
+    Args:
+        params: Of the run, for the machine.
+        workspace: With the evaluation and the checkpoint.
+        task: Name of the task.
+        step: Of the episode.
+    """
     refuse_gym(params, "explain")
     from simic.evaluation import explain as explaining
     from simic.evaluation import result
@@ -338,7 +358,7 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
 
 
 def unchanged(workspace: Workspace, path: Path) -> Path:
-    """Return the path of a stage's output; SimicError where it has changed since it was sealed. A missing one is left
+    """Give the path of a stage's output; SimicError where it has changed since it was sealed. A missing one is left
     to its reader.
     """
     if path.exists():

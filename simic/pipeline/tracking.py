@@ -110,7 +110,16 @@ class Store(NamedTuple):
         return runs[0].info.run_id if runs else None
 
     def open_run(self, name: str, params: Params, tags: Mapping[str, str]) -> str:
-        """Find the run with this name, or make it with params and tags; return its id."""
+        """Find the run with this name, or make it with params and tags.
+
+        Args:
+            name: Of the run in the terminal, the report and MLflow.
+            params: Of the run; a choice of them is logged.
+            tags: Of a run that is made, beside those of its origin.
+
+        Returns:
+            Its id in MLflow.
+        """
         # A resumed training goes on in its run.
         run_id = self.find_run(name)
         if run_id is None:
@@ -203,6 +212,7 @@ def _make_database(project: Workspace, artifacts: str) -> None:
 
 
 def _create_experiment(client: MlflowClient, artifacts: str | None) -> str:
+    # By this tag MLflow's pages show runs as trainings and not as traces of a language model.
     tags = {"mlflow.experimentKind": "custom_model_development", NOTE_TAG: NOTE}
     return client.create_experiment(EXPERIMENT, artifact_location=artifacts, tags=tags)
 
@@ -433,6 +443,11 @@ def _log_policy(
 def package(workspace: Workspace, folder: Path, model: LoggedModel) -> None:
     """Make an MLflow model of the published policy in a new folder: its files, a loader, signature, example and card.
     Nothing in it is pickled.
+
+    Args:
+        workspace: With the published policy and its card.
+        folder: New; the model is written into it.
+        model: That MLflow knows already, for its ids.
     """
     # Imported here alone: most commands never make a model.
     with warnings.catch_warnings():
@@ -445,6 +460,7 @@ def package(workspace: Workspace, folder: Path, model: LoggedModel) -> None:
         json.loads((workspace.models / "program" / "policy.json").read_bytes())["inputs"]
     )
     outputs = simic_policy.ServedPolicy(workspace.models / "program").predict(example)
+    # Without the local part: a version such as 2.11+cpu is not on PyPI.
     versions = {name: importlib.metadata.version(name).partition("+")[0] for name in LOADED_WITH}
     save_model(
         folder,
@@ -495,7 +511,13 @@ def registered_name(dataset: str) -> str:
 
 
 def version_with(client: MlflowClient, name: str, alias: str) -> ModelVersion | None:
-    """Find the version of a registered model that has an alias."""
+    """Find the version of a registered model that has an alias.
+
+    Args:
+        client: Of the store.
+        name: Of the registered model.
+        alias: As ``champion``.
+    """
     # Searched for, since asking for an alias that nobody has raises an error.
     for model in client.search_registered_models(f"name = '{name}'"):
         if alias in model.aliases:
@@ -504,14 +526,27 @@ def version_with(client: MlflowClient, name: str, alias: str) -> ModelVersion | 
 
 
 def give_alias(client: MlflowClient, version: ModelVersion, alias: str) -> None:
-    """Give an alias to a version, and take it from the one that had it. A champion is no challenger."""
+    """Give an alias to a version, and take it from the one that had it. A champion is no challenger.
+
+    Args:
+        client: Of the store.
+        version: That gets it.
+        alias: As ``champion``; one version has it at most.
+    """
+    # MLflow moves an alias in one step, so that there is always a champion.
     client.set_registered_model_alias(version.name, alias, str(version.version))
     if alias == CHAMPION:
         take_alias(client, version, CHALLENGER)
 
 
 def take_alias(client: MlflowClient, version: ModelVersion, alias: str) -> None:
-    """Take an alias from a version that has it."""
+    """Take an alias from a version that has it.
+
+    Args:
+        client: Of the store.
+        version: That may have it.
+        alias: As ``challenger``.
+    """
     # Another version may have got it meanwhile.
     holder = version_with(client, version.name, alias)
     if holder is not None and str(holder.version) == str(version.version):
@@ -520,6 +555,7 @@ def take_alias(client: MlflowClient, version: ModelVersion, alias: str) -> None:
 
 def _origin(code: str) -> dict[str, str]:
     """Make MLflow's own tags of where a run comes from: command, user, and the commit of a revision ``code``."""
+    # mlflow.start_run would set these tags; a run that a client creates has none of them.
     command = " ".join((Path(sys.argv[0]).name, *sys.argv[1:]))
     try:
         user = getpass.getuser()
@@ -530,6 +566,7 @@ def _origin(code: str) -> dict[str, str]:
         "mlflow.source.name": command[:LONGEST_COMMAND],
         "mlflow.user": user,
     }
+    # MLflow links the commit alone and has a tag of its own for changes beside it.
     if code:
         commit = code.removesuffix("-dirty")
         tags["mlflow.source.git.commit"] = commit

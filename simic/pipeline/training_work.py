@@ -45,11 +45,13 @@ class Training(NamedTuple):
 
     @property
     def finished(self) -> bool:
+        # The length that it was to have is part of what it is of, so that this needs no other file.
         train = self.identity.params["train"] if self.identity else None
         return isinstance(train, dict) and train["iterations"] == self.iterations
 
     def goes_on_as(self, now: Identity, iterations: int) -> bool:
         """Tell whether training of this identity, so long, can take it up: no change forbids it, and it is shorter."""
+        # A longer one cannot be made shorter: its later iterations have decided its state.
         if self.identity is None or not 0 < self.iterations < iterations:
             return False
         return self.identity.changes(now).keys() <= set(HARMLESS)
@@ -82,6 +84,7 @@ def describe(workspace: Workspace, tree: Params) -> Iterator[str]:
     """Say of every training in .simic whether the next start goes on with it, and else why not."""
     if not (workspace.prepared / META_FILE).exists():
         return
+    # The same question that begin() asks, so that what is announced is what happens.
     now = seals.identify(workspace.root, "train", tree)
     for training in trainings(workspace):
         line = f"{run_name(training.folder.name)}: {training.iterations} iterations in {training.folder}"
@@ -95,6 +98,11 @@ def describe(workspace: Workspace, tree: Params) -> Iterator[str]:
 
 def begin(tree: Params, workspace: Workspace, fresh: bool) -> list[str]:
     """Give training its work directory; the caller holds the workspace's lock.
+
+    Args:
+        tree: The params that training has now.
+        workspace: With the trainings that were begun.
+        fresh: Take up nothing that was begun before.
 
     Returns:
         Lines that say what it goes on with, what has changed, or what was lost.
@@ -184,6 +192,7 @@ def _put_by(training: Training, now: Identity, workspace: Workspace) -> list[str
 
 def _recorded(training: Training, workspace: Workspace) -> bool:
     """Tell whether DVC has the results of a training: otherwise its folder is the only place where they are."""
+    # Both must be of this training: its seal, and what DVC has stored under that seal.
     seal = seals.read(workspace.root, "train")
     if seal is None or training.identity is None or seal.sha256 != training.identity.sha256:
         return False
