@@ -71,6 +71,7 @@ class Returns:
 
     def add(self, rewards: Tensor, ended: Tensor) -> None:
         """Take in one step ``[E]``."""
+        # Added before ends are looked at: the reward of the last step belongs to the episode that it ends.
         self.running = self.running + rewards
         self.finished += self.running[ended].tolist()
         self.running = self.running.masked_fill(ended, 0.0)
@@ -172,9 +173,13 @@ class Agent:
         """
         # Rounded up.
         updates = -(-steps // (self.rollout_steps * self.env.num_envs))
+        # The schedules of an earlier call have ended: without this a second one would explore with the last coefficient
+        # alone.
         self.ppo.anneal_over(updates)
+        # No environment can be saved in mid-episode. That none goes on makes a loaded agent equal to this one.
         self._position = None
         self._returns = Returns.none(self.env.num_envs)
+        # Only now: an agent that was loaded to play leaves its log alone.
         self._cut_log()
         for _ in range(updates):
             report = self._iterate()
@@ -228,6 +233,7 @@ class Agent:
         # As many environments as divide the episodes, so that each plays the same number of them.
         env = vectorized(self.make, math.gcd(episodes, self.env.num_envs), self.rng_seed)
 
+        # Keyed by a namespace and a step of its own: sampling here takes nothing from the draws of training.
         def noise(step: int) -> Tensor:
             stream = rng.key(self.rng_seed, rng.Purpose.ACTION, PLAY_ITERATION, env.env_ids, step)
             return rng.uniform(stream, (len(self.policy.heads),))
@@ -266,6 +272,7 @@ class Agent:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""
+        # Only what the constructor takes: all else is a tensor, or follows from these.
         card = {
             "format_version": FORMAT_VERSION,
             "env": self.make if isinstance(self.make, str) else None,
@@ -329,6 +336,7 @@ class Agent:
         if agent.env.num_envs != card["envs"] and RUNNING in tensors:
             tensors[RUNNING] = torch.zeros(agent.env.num_envs, dtype=torch.float64)
         refuse_mismatch(str(path), agent.tensors(), tensors)
+        # The weights are among PPO's tensors, beside their moments.
         agent.ppo.load_state_dict(part_of(tensors, "ppo/"))
         agent.normalizers.load_state_dict(part_of(tensors, "normalizers/"))
         agent.iteration = iteration
@@ -349,6 +357,7 @@ class Agent:
         """Drop rows beyond this agent's steps: they are of a run that was never saved."""
         if self.log is None or not self.log.exists():
             return
+        # A pipe of that name would be read without end.
         if not self.log.is_file():
             raise SimicError(
                 f"{self.log}: must be a regular file; choose another folder for the log"
@@ -371,6 +380,7 @@ class Agent:
     def _write_log(self, report: IterationReport) -> None:
         if self.log is None:
             return
+        # Over many episodes: the few that end in one update make a mean that jumps.
         returns = self._returns.finished[-LOG_EPISODES:]
         row = {
             "env_steps": report.env_steps,
@@ -381,6 +391,7 @@ class Agent:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(row), lineterminator="\n")
+            # A run that goes on appends to the file and must not repeat the header.
             if not file.tell():
                 writer.writeheader()
             writer.writerow(row)

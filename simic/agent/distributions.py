@@ -108,6 +108,7 @@ class Choice:
 
     def faults(self) -> Tensor:
         """Tell, bool ``[2]``: a relevant row has no legal choice; a logit of a relevant row is not finite."""
+        # A head that does not matter may have an empty mask: nothing is chosen from it.
         rows = (
             torch.ones_like(self.index, dtype=torch.bool)
             if self.relevant is None
@@ -120,6 +121,7 @@ class Choice:
 
 def refuse_faults(spec: ActionSpec, choices: list[Choice]) -> None:
     """Raise DecisionFault naming the head without a legal choice or without finite logits; one transfer."""
+    # All heads together: on a GPU each read waits for the whole queue.
     faults = torch.stack([choice.faults() for choice in choices]).tolist()
     for head, (empty, broken) in zip(spec.heads, faults, strict=True):
         if empty:

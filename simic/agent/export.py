@@ -52,6 +52,7 @@ class GreedyPolicy(nn.Module):
         )
         choices: list[Choice] = self.policy.choose(readings.actor.z, named_masks)
         value = self.policy.state_value(readings.value)
+        # As the environment numbers them: who runs the program knows nothing of indices from 0.
         actions = torch.stack([choice.index for choice in choices], dim=-1) + self.first
         return actions, choices[0].logits, value, state.h, state.c
 
@@ -109,6 +110,7 @@ def _example(
     masks = tuple(
         torch.ones(3, *shapes[name], dtype=torch.bool, device=like.device) for name in names
     )
+    # -1 is none, the one category that every environment has.
     categories = torch.full((3, columns.categories), -1, device=like.device)
     state = policy.initial_state(3)
     return like.new_zeros(3, columns.features), categories, masks, state.h, state.c
@@ -118,6 +120,7 @@ def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) ->
     """Describe names, shapes (batch first) and types of inputs, and what the heads are called."""
     features, categories, masks, h, c = example
     inputs = {"features": features, "categories": categories}
+    # In the order of the call, so that another language can pass them by position.
     inputs |= {f"mask_{name}": mask for name, mask in zip(names, masks, strict=True)} | {
         "h": h,
         "c": c,

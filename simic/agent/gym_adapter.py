@@ -146,6 +146,7 @@ class GymAdapter:
 
     def _masks(self, answers: Sequence[Any]) -> dict[str, Tensor]:
         """Collect what each environment answered, by head."""
+        # By name a free head may be left out, and a mask may depend on the op; one flat array can say neither.
         if isinstance(answers[0], Mapping):
             return {
                 name: self._stacked([answer[name] for answer in answers]) for name in answers[0]
@@ -172,6 +173,7 @@ class GymAdapter:
         """Find the last observations of truncated rows, without masks: the value of a state does not read them."""
         if not rows.any():
             return None
+        # All rows get an observation, since the policy values all at once; only ended episodes read the result.
         values = observation.reshape(self.num_envs, -1).astype(np.float32)
         for row in rows.nonzero()[0]:
             values[row] = np.asarray(info["final_obs"][row]).reshape(-1)
@@ -228,6 +230,7 @@ class CheckedEnv(gymnasium.Wrapper):
 
     def _paid(self, reward: Any) -> float:
         value = np.asarray(reward)
+        # An array of one number counts as one: many environments pay such.
         if value.size != 1 or value.dtype.kind not in "biuf":
             raise SimicError(
                 f"environment {self.env} pays {reprlib.repr(reward)}: a reward must be one real number"
@@ -237,6 +240,7 @@ class CheckedEnv(gymnasium.Wrapper):
     def _observed(self, observation: Any) -> np.ndarray:
         values = np.array(observation)
         space = self.observation_space
+        # The shape is the declared one: numpy would broadcast another without a word.
         if values.shape != space.shape or values.dtype.kind not in "biufc":
             kind = f"{values.dtype} of shape {list(values.shape)}"
             raise SimicError(
@@ -250,6 +254,7 @@ def _maker(make: Make) -> Callable[[], gymnasium.Env]:
     if isinstance(make, str):
         return lambda: CheckedEnv(gymnasium.make(make))
     needed = "must be a registered id, or a function without arguments that makes an environment"
+    # One environment that exists already cannot stand side by side with itself.
     if isinstance(make, gymnasium.Env) or not callable(make):
         raise SimicError(f"environment {make!r}: {needed}")
     try:
@@ -261,6 +266,7 @@ def _maker(make: Make) -> Callable[[], gymnasium.Env]:
         env = make()
         if not isinstance(env, gymnasium.Env):
             raise SimicError(f"environment {make!r}: makes a {type(env).__name__}; {needed}")
+        # Before the first reset, so that the message names what is missing and not a line inside Gymnasium.
         try:
             inspect.signature(env.reset).bind(seed=0, options={})
         except TypeError:
@@ -307,6 +313,7 @@ def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
     Raises:
         SimicError: It cannot be made, or not be learned from.
     """
+    # Small environments take less time for a step than its way to another process would.
     try:
         vector = SyncVectorEnv([_maker(make)] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
     except (gymnasium.error.Error, ImportError) as error:

@@ -27,6 +27,7 @@ def orthogonal(shape: tuple[int, int], gain: float, stream: Tensor) -> Tensor:
         gain: Length of each of these rows or columns.
         stream: Key of the draw.
     """
+    # QR of a tall matrix gives orthonormal columns; a wide matrix is the transpose of a tall one.
     tall = (max(shape), min(shape))
     q, r = torch.linalg.qr(rng.normal(stream, tall).double())
     q = q * r.diagonal().sign()  # makes the decomposition unique, hence the draw uniform

@@ -56,11 +56,13 @@ def build_learner(
         reduce: Sum or maximum over all processes that learn together.
         all_env_ids: ``[all environments]`` of all processes, where there are several.
     """
+    # Moved after the draw: first weights are computed on the CPU, so they are equal on every device.
     policy = ActorCritic(action_spec, observation_spec, sizes, rng_seed).to(device)
     normalizers = Normalizers(
         ObservationNormalizer(observation_spec, device)
         if settings.normalize_observations
         else None,
+        # PPO's own γ: rewards are divided by the deviation of the very returns that V learns.
         RewardNormalizer(envs, settings.gamma, device, reward_clip)
         if settings.normalize_rewards
         else None,

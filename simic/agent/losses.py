@@ -108,6 +108,8 @@ def policy_objective(
     Returns:
         The objective ``[T, N]``.
     """
+    # Joint is the ratio of the paper, that of a whole action. By head, one large ratio leaves the gradients of the
+    # other heads alone.
     if settings.ratio == "joint":
         return surrogate(joint_log_ratio(log_ratio), advantages, settings.clip_range)
     by_head = surrogate(log_ratio, advantages[..., None], settings.clip_range)
@@ -131,6 +133,7 @@ class Losses:
 
     def reduced(self, reduce: Reduce) -> "Losses":
         """Combine those of all processes, in one exchange for the sums and one for the peaks; the loss stays."""
+        # One process has nothing to add, and packing would only copy.
         if reduce is alone:
             return self
         sums = as_one(list(self.sums.values()), lambda flat: reduce(flat, "sum"))
@@ -186,6 +189,7 @@ def losses(
 
     # What is reported: sums and counts over rows, and largest values.
     with torch.no_grad():
+        # The joint ratio under either setting, so that runs of both can be compared.
         ratio = joint_log_ratio(log_ratio).exp()
         is_clipped = (ratio - 1.0).abs() > settings.clip_range
         sums = {

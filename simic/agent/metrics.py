@@ -170,6 +170,7 @@ class Log:
     def _to_cpu(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Fetch the columns of all minibatches, and what there is once, as nested lists by name; in one transfer."""
         columns = {name: torch.stack([row[name] for row in self.rows]) for name in self.rows[0]}
+        # In float64 counts and float32 values pass through one tensor unchanged.
         doubles = [tensor.detach().double() for tensor in (*columns.values(), *self.once.values())]
         lists = (tensor.tolist() for tensor in as_one(doubles, lambda flat: flat.cpu()))
         return {name: next(lists) for name in columns}, {name: next(lists) for name in self.once}
@@ -236,6 +237,7 @@ def scales(rollout: Rollout, reduce: Reduce) -> dict[str, Tensor]:
         "return_std": variance[1].sqrt(),
         "return_max_abs": peak[1],
         "value_mean": mean[2],
+        # Returns that do not vary leave nothing to explain: the quotient would be rounding over rounding.
         "explained_variance": 1.0
         - torch.where(variance[1] > FLAT, variance[3] / variance[1], torch.nan),
     }

@@ -58,6 +58,7 @@ class Moments:
         """Compute the moments of the rows of all processes: the common mean first, then the deviations from it."""
         if reduce is alone:
             return self
+        # Chan's formula for many parts at once: merges in pairs would round by the order of processes.
         count = reduce(self.count, "sum")
         mean = reduce(self.count * self.mean, "sum") / count.clamp(min=1)
         return Moments(
@@ -80,6 +81,7 @@ class ObservationNormalizer:
         # Computed once, since a rollout must be scaled by the same numbers when acting and when learning.
         self.moments = moments
         self.mean = torch.where(self.raw, 0.0, moments.mean).float()
+        # Before the first rollout nothing is known of a feature, and it passes as it is.
         untouched = self.raw | (moments.count == 0)
         self.scale = torch.where(
             untouched, 1.0, (moments.variance() + OBSERVATION_EPSILON).sqrt()

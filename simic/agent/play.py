@@ -104,11 +104,13 @@ def policy_decides(
         noise: ``noise(step) [E, heads]`` to sample with; None: greedily.
         blind: It sees the mean observation alone.
     """
+    # Held in the closure: whoever plays need not know whether there is a memory.
     state = policy.initial_state(envs)
 
     def decide(observation: Observation, starts: Tensor, step: int) -> Tensor:
         nonlocal state
         observation = normalizers.see(observation)
+        # 0 is the mean of a normalised feature. Masks stay, or what it chooses might be illegal.
         if blind:
             observation = replace(observation, features=torch.zeros_like(observation.features))
         step_noise = None if noise is None else noise(step)

@@ -153,6 +153,7 @@ class Core(nn.Module):
         return sequences.unpad(self._sequence(sequences.pad(x), first_state))
 
     def _sequence(self, x: Tensor, state: RecurrentState) -> Tensor:
+        # Torch's layers want a leading dimension for stacked layers, of which there is one.
         h = state.h[None].contiguous()
         memory = (h, state.c[None].contiguous()) if self.kind == "lstm" else h
         return self.rnn(x, memory)[0]
@@ -214,6 +215,7 @@ class Trunk(nn.Module):
         return self.encoder(x).tanh()
 
     def _latent(self, encoded: Tensor, hidden: Tensor, observation: Observation) -> Latent:
+        # Normalised where it is read and not where it is fed back: the memory itself stays that of torch's cells.
         parts = [hidden] if self.core.kind == "none" else [encoded, self.core_norm(hidden)]
         if self.passed:
             parts.append(observation.features[..., -self.passed :].to(encoded.dtype))
@@ -336,6 +338,7 @@ class ActorCritic(nn.Module):
 
     def _gains(self) -> dict[str, float]:
         """Map prefixes of parameters' names to the gains of their first weights."""
+        # The longest prefix counts, so a head's last layer may differ from its first.
         gains = {"heads": HIDDEN_GAIN, "choice_embeddings": 0.0, "privileged": 1.0}
         for trunk in ("actor", "critic"):
             gains |= {
@@ -351,6 +354,7 @@ class ActorCritic(nn.Module):
         """List parameters by the part whose gradient is watched: encoder, core, value (with a trunk of its own, if it
         has one) and each head by its name.
         """
+        # Embeddings of choices count to the core: they are added to what is read from it.
         prefixes = {
             "encoder": ("actor.category", "actor.encoder"),
             "core": ("actor.core", "choice_embeddings"),
@@ -545,6 +549,7 @@ class ActorCritic(nn.Module):
     def _head_groups(self, z: Tensor) -> list["HeadGroup"]:
         """Compute the first layers of all heads in one product, by what their heads know of earlier choices."""
         # Heads are small: one product of all costs hardly more than that of a single head.
+        # They are put together at each call, as heads have names of their own in checkpoints and in the gradient norms.
         layers = [head.get_submodule("hidden") for head in self.heads]
         weight = torch.cat([layer.get_parameter("weight") for layer in layers])
         bias = torch.cat([layer.get_parameter("bias") for layer in layers])
@@ -605,6 +610,7 @@ def refuse_mismatch(owner: str, expected: dict[str, Tensor], tensors: dict[str, 
     Raises:
         SimicError: Names the first tensor that is missing, unknown or of another shape.
     """
+    # Names first: a missing tensor has no shape to compare.
     for name in sorted(expected.keys() ^ tensors.keys()):
         raise SimicError(
             f"{owner}: tensor {name!r} is {'missing' if name in expected else 'unknown'}"

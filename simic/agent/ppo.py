@@ -103,6 +103,7 @@ def normalized(advantages: Tensor, valid: Tensor, reduce: Reduce = alone) -> Ten
         valid: Bool ``[T, E]``: the rows over which mean and deviation are taken; the others become 0.
         reduce: Combines those of all processes.
     """
+    # The mean first and then deviations from it: a difference of sums of squares would lose digits.
     count = reduce(valid.sum().to(advantages.dtype), "sum").clamp(min=1)
     mean = reduce(torch.where(valid, advantages, 0.0).sum(), "sum") / count
     centred = torch.where(valid, advantages - mean, 0.0)
@@ -145,6 +146,7 @@ class Adam(torch.optim.AdamW):
         """
         for group in self.param_groups:
             group["lr"] = learning_rate
+        # The fused step divides by this number anyway, so clipping costs no pass of its own.
         self.grad_scale = divisor.float()
         self.found_inf = (~go).float()
         self.step()
@@ -160,6 +162,7 @@ class Adam(torch.optim.AdamW):
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Restore what ``tensors`` copied."""
+        # In place: torch's optimizer holds these very tensors.
         for name, parameter in self.named.items():
             state = self.state[parameter]
             state["step"].copy_(tensors["step"])
@@ -367,6 +370,7 @@ class PPO:
     @torch.no_grad()
     def _divergence(self, batch: Rollout, usage: HeadUsage) -> Tensor:
         """Estimate KL(acting ‖ present) of whole actions on a minibatch, in nats."""
+        # Limited as in the loss: one action with an infinite ratio would hide all others.
         log_ratio = torch.where(
             usage.relevant, self.rescore(batch).log_probs - batch.log_probs, 0.0
         )
@@ -418,6 +422,7 @@ class PPO:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on exactly from there; SimicError when a tensor is missing, unknown or of another shape."""
+        # Before anything is copied: else a refusal would leave a policy half old and half new.
         refuse_mismatch("the agent's checkpoint", self.state_dict(), state)
         self.policy.load_state_dict(part_of(state, "policy."))
         self.adam.load_tensors(part_of(state, "adam."))

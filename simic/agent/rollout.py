@@ -165,6 +165,7 @@ class Rollout:
             terminated: Bool ``[E]``, like ``truncated``.
             truncated: Rows whose episode was cut off.
         """
+        # A row that is over pays and ends nothing, whatever the environment still answers for it.
         valid = self.valid[t]
         self.actions[t] = decision.actions
         self.log_probs[t] = decision.log_probs
@@ -251,6 +252,7 @@ def collect(
     if position is None:
         position = Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
     observation, state, starts = position
+    # Once is enough: the buffers take their shapes from the first observation.
     policy.action_spec.check_masks(observation.masks, env.num_envs)
     rollout = Rollout.empty(
         steps, env.env_ids, normalizers.see(observation), state, len(policy.heads)

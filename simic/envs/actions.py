@@ -53,6 +53,7 @@ LEAN: dict[Op, float] = {Op.WAIT: 2.4, Op.GERMINATE: 2.4, Op.PRUNE: -1.0}
 
 def action_spec(slots: int, blueprints: int) -> ActionSpec:
     """Describe the heads, in the order of ``Action``'s fields, for so many slots and blueprints."""
+    # The op first, then the slot: the agent samples in this order, and knows these two by their place.
     heads = (
         Head("op", len(Op), lean=tuple(LEAN.get(op, 0.0) for op in Op)),
         Head("slot", slots, "op"),
@@ -103,6 +104,7 @@ def open_choices(
     """
     # What is asked for must be there.
     for head, values in actions.items():
+        # A misspelt choice would close nothing, and nobody would notice.
         if head not in choices:
             raise SimicError(
                 f"train.actions: there is no head {head!r}; the heads are {', '.join(choices)}"
@@ -113,6 +115,7 @@ def open_choices(
                 raise SimicError(
                     f"train.actions.{head}: there is no {value!r}; allowed are {allowed}; train.actions={{}} opens all"
                 )
+        # Without WAIT a step in which nothing else is legal would have no action.
         if head == "op" and values and Op.WAIT.name not in values:
             raise SimicError(
                 f"train.actions.op = {', '.join(map(str, values))}: must include {Op.WAIT.name}"
@@ -142,6 +145,7 @@ class Budget:
         # Reserves, not present parameters: what a living seed may still become must fit as well.
         envs, count = slots.stage.shape
         reserve = self.reserve.expand(envs, count, -1)
+        # A free slot has blueprint -1, which cannot be looked up: clamped here, its reserve is dropped below.
         live_reserve = reserve.gather(2, slots.blueprint.clamp(min=0)[:, :, None])[:, :, 0]
         live_reserve = torch.where(slots.blueprint >= 0, live_reserve, 0)
         elsewhere = live_reserve.sum(dim=1, keepdim=True) - live_reserve
@@ -195,6 +199,7 @@ def seed_budget(
     # On "meta" modules are counted without being made.
     with torch.device("meta"):
         gates = [count_params(host.gate(shape)) for shape in host.slot_shapes]
+    # From the module that would be made, so that the budget and the grown network never disagree.
     reserve = [
         [item.params(shape) + gate for item in blueprints]
         for shape, gate in zip(host.seed_shapes, gates, strict=True)
@@ -232,6 +237,7 @@ def legal(spec: ActionSpec, masks: dict[str, Tensor], action: Action) -> Tensor:
     Returns:
         Bool ``[E]``.
     """
+    # A head that the op does not use decides nothing: whatever stands there is legal.
     relevance = spec.relevance_table(action.op.device)[action.op]
     allowed = torch.ones_like(action.op, dtype=torch.bool)
     for head, choice in enumerate(action):
@@ -252,6 +258,8 @@ def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> T
     Returns:
         int64 ``[E, heads]``; heads the op does not use are 0.
     """
+    # The walk of the policy, so that both sample from the same tree; an index of the whole grammar would favour ops
+    # with many forms.
     relevance = spec.relevance_table(noise.device)
     chosen: list[Tensor] = []
     for head in range(len(spec.heads)):
@@ -260,6 +268,7 @@ def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> T
             mask = torch.ones(
                 len(noise), spec.heads[head].size, dtype=torch.bool, device=noise.device
             )
+        # Each draw takes its own column of the noise, whether the head matters or not: no draw depends on another.
         choice = _nth_legal(mask, noise[:, head])
         chosen.append(torch.where(relevance[chosen[0], head], choice, 0) if head else choice)
     return torch.stack(chosen, dim=1)

@@ -41,6 +41,7 @@ class Attribution:
 
     def replaced(self, rows: Tensor, source: Self) -> Self:
         """Take the rows ``[E]`` that are True from ``source``, the others from this."""
+        # Accuracies have one value for each host, contributions one for each slot.
         merged = {}
         for name, value in vars(self).items():
             is_row = rows[:, None] if value.ndim == 2 else rows
@@ -90,6 +91,7 @@ def switched_off(acting: Flags, fossilized: Flags) -> Flags:
     committed = acting & ~fossilized
     without_slot = is_slot[:, None] & acting
     slot_alone = ~is_slot[:, None] & acting
+    # The order is the one of the page's head: numbers of configurations are computed from it.
     parts = [np.stack((main, acting, committed)), without_slot, slot_alone]
     if couples := pairs(acting.shape[1]):
         first, second = (list(side) for side in zip(*couples, strict=True))
@@ -114,6 +116,7 @@ def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
     # A contribution is measured on the same samples with the seed and without it: paired, its error is a fraction of
     # that of two accuracies.
     left_out = slice(WITHOUT, WITHOUT + count)
+    # The same samples in the same order in every configuration, or the differences would not be paired.
     difference, error = mean_and_error(correct[MAIN].float() - correct[left_out].float())
     measured = measurable(slots) & (finite[MAIN] & finite[left_out]).T
     interaction, boost = _interactions(measurable(slots), correct, finite)
@@ -159,6 +162,7 @@ def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tens
     # Every pair counts for both of its seeds.
     envs, count = acting.shape
     summed = correct.new_zeros((count, envs, correct.shape[2]), dtype=torch.float32)
+    # NaN until a pair was measured, so that no pair and no gain stay apart.
     boost = torch.full((envs, count), torch.nan, device=acting.device)
     for i, j in pairs(count):
         networks = (ALL_OFF, alone(count, i), alone(count, j), together(count, i, j))

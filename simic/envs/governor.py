@@ -77,11 +77,13 @@ def check(
     )
     anomalous = collapsed | (
         settled
+        # A multiple of chance first: below it no host is broken, however much it has lost.
         & (loss > params.absolute_loss_chances * chance)
         & (loss > mean + params.sensitivity_sigmas * deviation)
         & (loss > params.loss_multiplier * mean)
     )
 
+    # One bad epoch may mend itself, and a rollback costs the host its unfinished seeds.
     # An anomaly that lasts is a panic.
     anomalies = torch.where(anomalous, vitals.anomalies + 1, 0)
     cause = torch.full_like(anomalies, Cause.NONE)

@@ -83,6 +83,7 @@ class GrowthEnv(VectorEnv):
         train_tasks: int | None = None,
         kinds: Sequence[int] = (),
     ) -> None:
+        # Validation on other classes would be measured without an error, and mean nothing.
         if (dataset_train.classes, dataset_train.task_classes) != (
             dataset_val.classes,
             dataset_val.task_classes,
@@ -137,6 +138,7 @@ class GrowthEnv(VectorEnv):
         self._all_alive = True
 
     def _describe(self) -> None:
+        # The policy reads the specs; the spaces are what Gymnasium's checkers and other agents ask for.
         """Make the specs for the policy and the spaces that gymnasium asks for."""
         slots = self.host.slots
         blueprints = len(self.blueprints)
@@ -183,6 +185,7 @@ class GrowthEnv(VectorEnv):
     @property
     def openings(self) -> Tensor:
         """Which blueprints fit the slots of a bare host, by budget and ``train.actions``, bool ``[K, P]``."""
+        # Of a bare host: no living seed holds a reserve yet.
         possible = (self.budget.reserve <= self.budget.limit) & self.budget.runs
         return possible & self.left_open["slot"][:, None] if "slot" in self.left_open else possible
 
@@ -214,6 +217,7 @@ class GrowthEnv(VectorEnv):
         replaces the run's rng_seed.
         """
         # Which episode this is, and on which tasks.
+        # Another seed is another run, whose episodes are counted from the start.
         if seed is not None:
             self.rng_seed = self.population.rng_seed = seed
             self.iteration = -1
@@ -232,6 +236,7 @@ class GrowthEnv(VectorEnv):
         slots = Slots.empty(self.num_envs, self.host.slots, self.device)
         measured = self._validate(slots, SlotState.read(slots))
         yes = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        # The validation of an untrained host: the first observation and the first difference of rewards need one.
         self._state = EpisodeState(
             slots=slots,
             tracker=tracker.update(
@@ -247,6 +252,7 @@ class GrowthEnv(VectorEnv):
             ledgers=rewards.start(self.train.reward.mode, slots, measured.loss, self.setting),
             trials=Trials.none(self.num_envs, len(self.blueprints), self.device),
         )
+        # The host to go back to, should it break in its first epoch.
         self.population.take_snapshot()
         nothing = torch.zeros_like(slots.stage, dtype=torch.bool)
         return self._observe(), self._info(
@@ -328,6 +334,7 @@ class GrowthEnv(VectorEnv):
         if (
             tasks.shape != self.env_ids.shape
             or not ((tasks >= 0) & (tasks < self.tasks_in_bank)).all()
+            # An index behind the bank would read the samples of no task.
         ):
             raise SimicError(
                 f"reset: tasks {tasks.tolist()}: must be {self.num_envs}, one for each host, each of 0 to "
@@ -356,6 +363,8 @@ class GrowthEnv(VectorEnv):
 
     def _transition(self, before: EpisodeState, action: Action, events: Events) -> Transition:
         """Describe (s, effective op, s') with s' the present state, and how the step ended."""
+        # Read after the state was replaced: every difference of a reward is between what this step found and what it
+        # left.
         after = self.state
         panicked = before.alive & ~after.alive
         ended = after.alive & (self._step == self.steps)
@@ -460,6 +469,7 @@ class GrowthEnv(VectorEnv):
         replaced: Tensor,
     ) -> StepInfo:
         """Describe the step that led to the present state; a reset has no ``events`` and ``parts``."""
+        # Everything a log could want is already on the device; it is handed out as it is and fetched once an episode.
         state = self.state
         slots = state.slots
         measured = state.measured

@@ -54,6 +54,7 @@ def make(task: GymParams) -> gymnasium.Env:
 
 
 def _named(name: str) -> Callable[..., Any]:
+    # A wrapper is code of the user's: it is imported by name, as an extension is.
     """Import what ``module:Name`` names."""
     module, colon, attribute = name.partition(":")
     if not colon:
@@ -85,6 +86,8 @@ class RepeatableEnv(CheckedEnv):
         self, env: gymnasium.Env, rng_seed: int, namespace: int, env_id: int, place: int
     ) -> None:
         super().__init__(env)
+        # The seed of an episode is a hash of these and its number: neither the order of episodes nor their length
+        # enters.
         self._name = (rng_seed, namespace, env_id)
         self._place = place
         self._episode = -1
@@ -115,6 +118,7 @@ class GymEnv(GymAdapter):
     def __init__(
         self, task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING
     ) -> None:
+        # Each environment is made in its own process, if it has one, so what is sent there is how to make it.
         makers = [
             _maker(task, rng_seed, namespace, env_id, place)
             for place, env_id in enumerate(env_ids.tolist())
@@ -134,6 +138,7 @@ class GymEnv(GymAdapter):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Any]:
         """Start episode 0 everywhere."""
+        # The adapter would seed by iteration. Here the number of the episode is passed, and the environment hashes it.
         first: list[int | None] = [0] * self.num_envs
         values, info = self.env.reset(seed=first)
         self.episodes, self.returns = torch.zeros(2, self.num_envs, dtype=torch.float64)
@@ -144,6 +149,7 @@ class GymEnv(GymAdapter):
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
         """Take a step; keep what repeats it."""
+        # Copied before anything else reads them: these numbers are the only record of the episode.
         self.seen, rewards, terminated, truncated, info = super().step(actions)
         ended = terminated | truncated
         self._actions.append(actions.clone())
@@ -171,6 +177,7 @@ class GymEnv(GymAdapter):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
         """Play the running episodes again; SimicError where an environment does not repeat what it did."""
+        # From a reset, so that buffers have their shapes and every environment is at an episode's start.
         self.reset()
         self.episodes = state["episodes"].double()
         self._lengths = state["running_steps"]
@@ -213,6 +220,7 @@ class TensorEnv:
     def __init__(
         self, task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING
     ) -> None:
+        # Gymnasium makes it without wrappers: those are for single environments on numpy.
         try:
             self.env: VectorEnv = gymnasium.make_vec(
                 task.id or "", len(env_ids), "vector_entry_point", **task.options
@@ -296,6 +304,7 @@ class TensorEnv:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
         """Go on from there; SimicError where the environment cannot, or observes something else."""
+        # The reset sets what the environment does not save, as the place of its tensors.
         self.reset()
         inner = {
             name.removeprefix(INNER): tensor
@@ -309,6 +318,7 @@ class TensorEnv:
         self.seen = self._observed(self.env.load_state_dict(inner))  # pyright: ignore[reportAttributeAccessIssue]
         self.returns = state["returns"].to(self.env_ids.device)
         self._lengths = state["running_steps"].to(self.env_ids.device)
+        # An environment that saved too little would go on from another state without a word.
         if not torch.equal(self.seen.features.cpu(), state["features"].cpu()):
             raise SimicError("the vector environment observes something else after load_state_dict")
         return self.seen
@@ -402,6 +412,7 @@ def prepare(task: GymParams, rng_seed: int, out_dir: Path) -> None:
     Raises:
         SimicError: The environment cannot be made.
     """
+    # The hash is over the file's bytes: what later stages read is what was described.
     content = durable.with_checksum(describe(task))
     digest = durable.sha256_of(content)
     with durable.new_directory(out_dir) as folder:

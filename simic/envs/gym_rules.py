@@ -16,6 +16,7 @@ RULES: dict[str, Rule] = {}
 def rule(name: str) -> Callable[[Rule], Rule]:
     """Register a rule, as a decorator; SimicError where the name is taken."""
 
+    # Names of the players that are always there: a rule of that name would hide one.
     if name in (*RULES, "random", "peer", "learned", "learned_sampled", "blind"):
         raise SimicError(f"rule {name!r}: the name is taken; choose another")
 

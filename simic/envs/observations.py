@@ -82,6 +82,7 @@ def _lags() -> list[Feature]:
     """List the columns of the last validation results; index -1 of the tracker's windows is the newest."""
     table = []
     for lag in range(HISTORY):
+        # Bound as a default of each lambda below: a free name would be the loop's last one.
         at = -1 - lag
         table += [
             Feature(

@@ -26,6 +26,7 @@ FULL_ALPHA = ALPHA_TARGETS.index(1.0)
 
 def tries(family: str, slots: int) -> list[tuple[int, int]]:
     """List the slot and blueprint's index of every try, in order: the first slot first."""
+    # Of a user's family no order is known: all its blueprints, as they are registered.
     kinds = blueprints_of(family)
     names = [item.name for item in kinds]
     chosen = TRIED.get(kinds[0].family, tuple(names))
@@ -56,6 +57,7 @@ class Patient:
 
     def start(self, episode: Episode) -> None:
         """Forget what was tried."""
+        # What can still be finished depends on the length of this episode.
         self.steps = episode.steps
         self.order = self.order.to(episode.env_ids.device)
         shape = (len(episode.env_ids), len(self.order))
@@ -113,6 +115,7 @@ class Patient:
 
     def _may_advance(self, slots: Slots, managed: Tensor) -> Tensor:
         """Tell whether the gate before the next stage is open, bool ``[E]``; HOLDING seeds are judged instead."""
+        # The same gates that the environment asks, so that no step is lost before a closed one.
         passes = gate_passes(slots, self.lifecycle)
         following = {
             Stage.GERMINATED: Stage.TRAINING,

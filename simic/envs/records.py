@@ -63,6 +63,7 @@ class Trials:
         gained = self.gained
         for slot in range(slots.shape[1]):
             column = slice(slot, slot + 1)
+            # A free slot has no blueprint: it writes to column 0 what already stands there.
             kind = slots.blueprint[:, column].clamp(min=0)
             tried = tried.scatter_add(1, kind, germinated[:, column].long())
             contribution = slots.contribution[:, column]

@@ -132,6 +132,7 @@ def mode(name: str, terms: tuple[str, ...], ledgers: Mapping[str, Ledger] | None
     Raises:
         SimicError: The name is taken, or a term is unknown or listed twice.
     """
+    # At registration, since a wrong name found in the first step would cost the stages before it.
     if name in MODES:
         raise SimicError(f"reward mode {name!r} is registered twice; choose another name")
     if not terms or len(set(terms)) < len(terms):
@@ -185,6 +186,7 @@ def components(mode: str, transition: Transition, setting: Setting) -> dict[str,
     Raises:
         SimicError: A term of a user's is of another type or shape.
     """
+    # A float32 term would add rounding, and one number for all hosts would be broadcast without a word.
     parts = {name: TERMS[name](transition, setting) for name in MODES[mode]}
     for name, value in parts.items():
         if value.dtype != torch.float64 or value.shape != transition.op.shape:
@@ -296,6 +298,7 @@ def loss_improvement(t: Transition, setting: Setting) -> Tensor:
 
     What only unfossilized seeds achieved is taken back at the end.
     """
+    # Measured from chance, which bounds the loss: a host that begins worse earns nothing for coming down to it.
     weights = setting.weights
     unit = weights.loss.weight / (weights.loss.sigma_chances * setting.chance_loss)
     before = setting.chance_loss - t.ledgers["tracked_loss"]

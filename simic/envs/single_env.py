@@ -43,6 +43,7 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._actions = grammar(self._env.action_spec)
         self._blueprints = len(self._env.blueprints)
         self.action_space = spaces.Discrete(len(self._actions))
+        # Other agents know no embedding: each slot's blueprint is appended as flags.
         rows = [row for _, row in columns(self._env.host.slots, len(self._env.blueprints))]
         extra = self._env.host.slots * self._blueprints
         low = np.array([row.low for row in rows] + [0.0] * extra, np.float32)
@@ -59,6 +60,7 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         ``info["task"]`` says which is played.
         """
         super().reset(seed=seed)
+        # An int, a list or an array: a single environment has one host and so one task.
         if options and options.get("tasks") is not None:
             options = options | {"tasks": torch.as_tensor(options["tasks"]).reshape(-1)}
         self._observation, _ = self._env.reset(seed=seed, options=options)
@@ -121,6 +123,7 @@ def vector_growth_env(
         rng_seed: Every draw is a hash of it.
         device: Where everything is.
     """
+    # Without data of the caller's, held-out tasks are in the bank too: only its first ones are for training.
     of_training = None if dataset_train else len(read_meta(Path(prepared)).of_group("train"))
     dataset_train = dataset_train or load_split(Path(prepared), "train", device)
     dataset_val = dataset_val or load_split(Path(prepared), "val", device)

@@ -67,6 +67,7 @@ def update(tracker: Tracker, loss: Tensor, accuracy: Tensor) -> Tracker:
         loss: Validation loss ``[E]``, nats.
         accuracy: Validation accuracy ``[E]``, points.
     """
+    # Windows shift by one: tensors are replaced and not written, as earlier states still hold them.
     losses = torch.cat((tracker.losses[:, 1:], loss.to(tracker.losses.dtype)[:, None]), dim=1)
     accuracies = torch.cat(
         (tracker.accuracies[:, 1:], accuracy.to(tracker.accuracies.dtype)[:, None]), dim=1

@@ -28,6 +28,7 @@ def runtime_for(params: Params, ranks: Ranks) -> Runtime:
         raise SimicError(
             "prepare.task = 'gym': trains in one process; start simic train without torchrun"
         )
+    # An environment on tensors chooses its device itself.
     if params.prepare.gym.vector == "tensors":
         return params.runtime
     if params.runtime.device == "cuda":
@@ -48,6 +49,7 @@ def layout(
         ranks: The processes of torchrun.
         group: Hosts that are computed together, as an earlier life of the run had them; None: chosen anew.
     """
+    # These are shared out already: by torchrun, or to Gymnasium's own worker processes.
     if ranks.size > 1 or params.prepare.is_gym:
         hosts = len(ranks.env_ids(params.train.envs))
         return Layout(hosts, hosts, 1)
@@ -90,6 +92,7 @@ def assemble(
         train.ppo,
         params.rng_seed,
         env.num_envs,
+        # With a horizon, a run that is made longer goes on with the schedules that it began with.
         total_updates=train.horizon or train.iterations,
         device=device,
         reward_clip=reward_clip,

@@ -41,6 +41,7 @@ NOT_EVALUATED = "Its evaluation and the audit's verdict are on the card that the
 def validated(manifest: Manifest) -> str:
     """Say the results before anything was evaluated: the validation score that chose the policy."""
     score = manifest.scalars["best_score"]
+    # Both are None where no validation was due before the run ended.
     text = "It was never validated."
     if isinstance(score, float) and manifest.best_iteration is not None:
         text = f"Validation score: {score:.2f} points. It chose this iteration, and so flatters."
@@ -132,6 +133,7 @@ def data_used(meta: Meta, data_sha256: str) -> str:
 
 def limits(learned: Learned, shape: Sequence[int]) -> str:
     """List what it was trained with, beyond which nothing is known of it."""
+    # Elsewhere the policy acts without an error; what it is worth there nobody has measured.
     train = learned.train
     life = train.lifecycle
     slots = learned.policy.observation_spec.categories

@@ -107,6 +107,7 @@ class CheckpointStore:
         """Write a new checkpoint and drop old ones; SimicError for a non-finite state or a failed write, which leave
         all earlier checkpoints as they were.
         """
+        # Before a folder is made: a state with a NaN must never be the newest, from which a run would go on.
         refuse_non_finite(tensors, manifest)
         path = self.path(manifest.iteration)
         earlier = self.numbers()
@@ -135,6 +136,7 @@ class CheckpointStore:
             latest: Iterations done at the latest one.
             links: The hash chain of the run, by iterations done, as far as it is known.
         """
+        # Every link, and not only those of the two: whoever has the log can hold each iteration against it.
         chain = {
             "best": best,
             "latest": latest,
@@ -152,6 +154,7 @@ class CheckpointStore:
                 (folder / name).mkdir()
                 for file in (STATE_FILE, MANIFEST_FILE):
                     durable.write_synced(folder / name / file, (source / file).read_bytes())
+                # Read back from the copy: what is published is what was verified.
                 read_published(folder, name)
 
 
@@ -165,6 +168,7 @@ def cpu_copies(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None:
+    # One is named and all are counted: the number tells one bad layer from a run that has burst.
     """Raise SimicError naming the first tensor or number that is NaN or infinite: such a state is never written."""
     bad = [
         name
@@ -281,6 +285,7 @@ def link(scalars: Mapping[str, Scalar], tensors: Mapping[str, Tensor]) -> str:
 def read_manifest(path: Path) -> Manifest:
     """Read a checkpoint's manifest alone, verified; ``OtherFormat`` if another version of simic wrote it."""
     file = path / MANIFEST_FILE
+    # Bytes, then version, then fields: damage must not be reported as another version.
     try:
         content = durable.checked(_read_bytes(file))
     except ValueError as error:

@@ -88,6 +88,7 @@ class Tally:
 
     def __init__(self, env: GrowthEnv):
         self.env = env
+        # In float64, as rewards are: the audit adds them up again from the log and compares.
         self.returns = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
         self.length = torch.zeros(env.num_envs, dtype=torch.int64, device=env.device)
         self.pruned = torch.zeros_like(self.length)
@@ -170,6 +171,7 @@ def events(steps: Columns) -> EventColumns:
     # The few different texts once, by a number made of what they say.
     base = 1 + int(max(first.max(initial=0), second.max(initial=0)))
     codes, text = np.unique((about * base + first) * base + second, return_inverse=True)
+    # A rollback is of the whole host, and of no slot.
     slot = np.select(kinds, [-1, steps["slot"][step, env]], slot)
     columns = {"step": step + 1, "env": env, "slot": slot, "text": text}
     return EventColumns(

@@ -86,6 +86,7 @@ class GrowthTask(Task):
             choices.append(torch.stack(tuple(action), dim=1))
             on_step()
 
+        # Greedy, on the same tasks and of one length: scores of two iterations differ by the policy alone.
         actor = LearnedActor(policy, normalizers, greedy=True)
         play(env, actor, VALIDATION_ITERATION, add, tasks, steps=env.train.middle_episode)
         return tally.columns() | {

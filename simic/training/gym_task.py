@@ -27,6 +27,7 @@ _ODD = np.int64(0x2545F4914F6CDD1D)
 
 def hashed(features: Tensor) -> Tensor:
     """Hash each row of float32 ``[…, D]`` to an int64, on its device."""
+    # Bits and not values: nothing is rounded, and 0 is told from -0.
     words = features.contiguous().view(torch.int32).long()
     total = torch.zeros_like(words[..., 0])
     for column in words.unbind(dim=-1):  # multiplication wraps
@@ -67,11 +68,13 @@ class GymTask(Task):
         return self._state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> FindingRow | None:
+        # The type and place are those of the running position, which is replaced below.
         like = self._position.starts.device
         memory = {name: state[name].to(like) for name in ("h", "c", "starts")}
         try:
             observation = self.env.load_state_dict(state)
         except SimicError as error:
+            # An environment that does not repeat itself must not end the run: it goes on, and the record says so.
             self._begin()
             text = f"not resumed bit for bit: {error}; every episode begins anew"
             return FindingRow(iteration=0, check="inexact_resume", severity="medium", message=text)
@@ -106,6 +109,7 @@ class GymTask(Task):
 
 def padded(episodes: PlayedEpisodes) -> np.ndarray:
     """Stack the actions to ``[E, T, heads]``, −1 behind the end of an episode."""
+    # -1 is no action of any environment: a reader of the log sees where an episode ended.
     longest = max(episodes.lengths)
     rows = [
         np.pad(actions, ((0, longest - len(actions)), (0, 0)), constant_values=-1)
@@ -122,6 +126,7 @@ class GymRecorder(RolloutRecorder):
         self.state_before = task.state_dict()
 
     def columns(self, rollout: Rollout) -> RolloutColumns:
+        # How many heads there are depends on the environment: each has a column of its own.
         names = [head.name for head in self.env.action_spec.heads]
         actions = dict(
             zip(
@@ -152,6 +157,7 @@ def tally_episodes(steps: Mapping[str, Array], running: Array) -> Columns:
 
     ``running [2, E]`` are the returns and lengths of the running episodes, float64; they are brought up to date.
     """
+    # Step by step, as the environments add up: sums in another order would have other last bits.
     totals = np.zeros_like(running)
     episodes = np.zeros(running.shape[1], np.int64)
     for reward, terminated, truncated in zip(

@@ -42,6 +42,7 @@ def stop_at_once(doing: str) -> Iterator[None]:
         raise _Stop(number)
 
     with _first_signal(stop) as received:
+        # In another thread there is no handler: the work goes on undisturbed.
         if received is None:
             yield
             return
@@ -51,6 +52,7 @@ def stop_at_once(doing: str) -> Iterator[None]:
             if not isinstance(ignored.exc_value, _Stop):
                 reported(ignored)
                 return
+            # As if no signal had come, or the repeated one would count as the second and end the process.
             received.clear()
             threading.Timer(
                 AGAIN_SECONDS, os.kill, (os.getpid(), ignored.exc_value.args[0])
@@ -89,6 +91,7 @@ def _first_signal(act: Callable[[int], None]) -> Iterator[threading.Event | None
     received = threading.Event()
 
     def restore() -> None:
+        # What comes from now on meets the handler that was there before the block.
         for number, handler in former.items():
             signal.signal(number, handler)
 

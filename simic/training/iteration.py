@@ -33,6 +33,7 @@ def play(
         on_step: Called after each step, once the step is recorded; it may raise to end the rollout.
     """
     task = state.task
+    # Made before the rollout: of a Gymnasium environment it notes where episodes stand.
     recorder = task.recorder()
 
     def record(step: StepRecord) -> None:
@@ -56,6 +57,7 @@ def play(
 
 def scale_and_estimate(state: TrainState, experience: Experience) -> Rollout:
     """Move the scales, in this one place, and estimate advantages on the scaled rewards."""
+    # From here on the state is neither that of this iteration nor of the next; who saves has to know.
     state.task.keep_position(experience.end)
     rollout = experience.rollout
     settings = state.ppo.settings

@@ -63,6 +63,7 @@ class Learned:
         policy = ActorCritic(action_spec, observation_spec, train.policy)
         refuse_mismatch(f"the policy after {iteration} iterations", policy.state_dict(), weights)
         policy.load_state_dict(weights)
+        # A policy that saw raw features has no scales in its file, and gets none here.
         scaled = any(name.startswith("observation.") for name in scales)
         normalizers = Normalizers(
             ObservationNormalizer(observation_spec, device) if scaled else None

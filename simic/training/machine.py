@@ -35,6 +35,7 @@ class Machine(BaseModel):
 
     def differences(self, later: "Machine") -> dict[str, str]:
         """List the fields that differ, each as "old → new"."""
+        # Libraries beside the fields, so that a difference names the one that changed.
         old, new = (
             {**machine.libraries, **machine.model_dump(exclude={"libraries"})}
             for machine in (self, later)

@@ -62,6 +62,7 @@ def summary(update: UpdateRow, episode: Columns, baseline_scores: Mapping[str, f
         episode: Columns of the episodes that it learned from, ``[E]``.
         baseline_scores: Scores of other policies on the validation tasks, by name.
     """
+    # By its columns and not by its task: readers of a log have no task.
     if "fossilized" in episode:
         parts = [
             f"{episode['length'].max():2d} epochs",
@@ -117,6 +118,7 @@ class Lines(Observer):
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         iterations = update.iteration + 1
+        # Of this life alone: earlier iterations may have run on another machine.
         per_iteration = (self._clock() - self._started) / (iterations - self._first)
         left = duration(per_iteration * (self._total - iterations))
         count = f"{iterations:>{len(str(self._total))}}/{self._total}"

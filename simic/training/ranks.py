@@ -48,6 +48,7 @@ class Ranks:
 
     def env_ids(self, envs: int) -> Tensor:
         """Choose the environments of this process: a contiguous part of 0 … envs−1."""
+        # Collective calls want equal shapes from all, and the loss sums equal parts.
         if envs % self.size:
             raise SimicError(
                 f"train.envs = {envs}: must be a multiple of the {self.size} processes"
@@ -130,6 +131,7 @@ def joined(runtime: Runtime) -> Iterator[Ranks]:
         rank=rank,
         world_size=size,
     )
+    # However it ends: a group that stays would make the next one in this process fail.
     try:
         yield Ranks(rank, size)
     finally:

@@ -58,6 +58,7 @@ def replay(
             update={"runtime": params.runtime.model_copy(update={"processes": processes})}
         )
     device = machine.configure(runtime_for(params, ALONE))
+    # The group of the training and not this machine's own: it decides the last bits.
     group = manifest.machine.group
     shared = layout(params, device, group=group)
 
@@ -74,6 +75,7 @@ def replay(
     # Fresh environments and learner, put into the state before the iteration.
     state = assemble(params, prepared_dir, device, shared=shared)
     try:
+        # What a resume reports, a replay refuses: what is compared has to begin equal.
         for finding in state.load_tensors(tensors):
             raise NotReplayable(finding.message)
         state_begun = state.sha256()

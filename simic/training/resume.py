@@ -73,6 +73,7 @@ def choose(store: CheckpointStore, log: Path, identity: RunIdentity) -> Start:
             the user to decide.
     """
     iterations = store.numbers()
+    # Nothing was saved yet. That is no damage, so training begins without a finding.
     if not iterations:
         return Start(None, [], Best(None, None))
     # The newest that is whole, with its part of the log and the hash chain.
@@ -89,6 +90,7 @@ def choose(store: CheckpointStore, log: Path, identity: RunIdentity) -> Start:
         _set_aside(store, iteration, damage, "damaged_checkpoint")
         for iteration, damage in damaged.items()
     ]
+    # After newer ones were put aside: the best of the run may be among them.
     best, lost_best = _best(store, checkpoint.manifest, telemetry)
     return Start(checkpoint, [*aside, *lost_best, *findings], best)
 
@@ -119,6 +121,7 @@ def _best(
     """Find the best checkpoint if it is good, else the best of the good ones that are there."""
     score = manifest.scalars["best_score"]
     best = Best(manifest.best_iteration, None if score is None else float(score))
+    # The newest was verified a moment ago.
     if best.iteration is None or best.iteration == manifest.iteration:
         return best, []
     extent = extent_of(manifest)
@@ -139,6 +142,7 @@ def _best(
         for number in store.numbers()
         if number in scores and not damage_of(store, number, links)
     ]
+    # Of equal scores the earlier one, as in training: there a later one has to be better.
     second = max(good, key=lambda number: (scores[number], -number), default=None)
     if second is None:
         text = "none of the others was validated, so the next validation decides"
@@ -176,6 +180,7 @@ def _set_aside(
 ) -> FindingRow:
     """Set a checkpoint aside; the finding says why."""
     aside = f"kept as {store.set_aside(iteration).name}, " if store.path(iteration).exists() else ""
+    # An edited checkpoint was somebody's hand, a damaged one may be the disk's accident.
     severity = "high" if isinstance(damage, Edited) else "medium"
     return FindingRow(
         iteration=iteration, check=check, severity=severity, message=f"{damage}; {aside}{then}"
@@ -218,6 +223,7 @@ def compare(manifest: Manifest, identity: RunIdentity) -> list[FindingRow]:
                 iteration=iteration, check="resumed_with_changes", severity="info", message=text
             )
         )
+    # No refusal: the run is as good as before, and only its bits will not be repeated.
     if machine := manifest.machine.differences(identity.machine):
         text = f"resumed on another machine, so the result is not bit for bit the same: {_listed(machine)}"
         findings.append(

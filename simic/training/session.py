@@ -64,6 +64,7 @@ class Session:
 
     def save(self) -> Path:
         """Write telemetry, then the state that refers to it, in the first process; all of them have to ask."""
+        # In this order: a log that is too long is cut at the next start, but a state without its log is lost.
         extent = self.recorder.flush()
         # All processes take part in collecting the state; the first writes it.
         counters = self.state.counters
@@ -129,11 +130,13 @@ def open_session(
 
         # The state: untrained, or that of the checkpoint.
         state = assemble(params, prepared_dir, device, ranks, shared)
+        # Registered at once: it closes whatever fails below.
         files.callback(state.task.env.close)
         extent = NOTHING
         findings = list(start.findings)
         if start.checkpoint is not None:
             findings += state.load(start.checkpoint.tensors, start.checkpoint.manifest.scalars)
+            # As it was chosen now, and not as it was saved: that one may be damaged since.
             state.counters.best_iteration, state.counters.best_score = start.best
             extent = resume.extent_of(start.checkpoint.manifest)
 
@@ -168,6 +171,7 @@ def _choose_start(
 ) -> resume.Start:
     """Choose where to resume; under the lock, which ``files`` releases."""
     files.enter_context(durable.locked(work_dir / LOCK_FILE, "trains"))
+    # Under the lock, as another process may be about to write there.
     make_room(work_dir)
     if fresh:
         _clear(work_dir)
@@ -190,6 +194,7 @@ def _clear(work_dir: Path) -> None:
 
 def _command() -> str:
     """Write how this process was started: ``simic run -S train.iterations=30``, ``python -m prefect.engine``."""
+    # With -m or -c there is no script whose name would say what ran.
     program, *arguments = sys.orig_argv[1:] or ["python"]
     words = ["python", program] if program.startswith("-") else [Path(program).name]
     return shlex.join([*words, *arguments])

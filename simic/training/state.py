@@ -91,6 +91,7 @@ class TrainState:
 
     def link(self) -> str:
         """Add the present state to the hash chain; two runs are equal up to an iteration if their links are."""
+        # The counters hold the link before: each link vouches for all that came earlier.
         self.counters.chain = checkpoint.link(self.scalars(), self.tensors())
         return self.counters.chain
 

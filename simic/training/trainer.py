@@ -114,10 +114,12 @@ class TrainingRun:
         self.state = session.state
         self.counters = session.state.counters
         self.settings = session.params.train
+        # The first process asks for all: the others may not see the disk.
         is_saved = self.ranks.from_first(
             lambda: session.checkpoints.numbers()[-1:] == [self.counters.iteration]
         )
         self.loop = LoopState(saved=is_saved)
+        # In groups of the size that it had: that decides the last bits.
         if self.counters.group:
             session.task.envs_at_once = self.counters.group
 
@@ -216,6 +218,7 @@ class TrainingRun:
                 f"first ratio is off 1 by {deviation:.3g}",
                 deviation,
             )
+        # Of the whole run: one accident is none, many have a cause.
         skipped = ppo.skipped_steps
         if skipped > SKIPPED_STEPS_BUDGET:
             text = f"{skipped} optimizer steps had no finite loss or gradient, at most {SKIPPED_STEPS_BUDGET} may"
@@ -240,6 +243,7 @@ class TrainingRun:
         episodes = merged(self.ranks.gather(columns), axis=0)
         decisions = {DECIDED: episodes.pop(DECIDED)}
         score = task.score(episodes)
+        # Better and not equal: of equal scores the earlier one stays.
         if self.counters.best_score is None or score > self.counters.best_score:
             self.counters.best_score = score
             self.counters.best_iteration = iterations
@@ -331,6 +335,7 @@ class TrainingRun:
             observer.on_finding(finding)
         limit = self.settings.stop_on
         is_grave = finding.check in FATAL or (limit != "never" and finding.at_least(limit))
+        # The first one ends the run; those that follow may be its consequences.
         if is_grave and self.loop.ending is None:
             self.loop.ending = finding
 
@@ -375,6 +380,7 @@ class TrainingRun:
         """
 
         def on_loss(error: Exception) -> None:
+            # The process may have been lost to the very signal that asks to stop.
             self._stop_if_asked()
             self._found(
                 iteration, "process_lost", "info", f"{error}; its episodes are played again", 1
@@ -385,6 +391,7 @@ class TrainingRun:
         except _SharedFault:
             raise
         except DecisionFault as fault:
+            # The others ask after their next step, and learn of the fault there.
             self._stop_asked(str(fault))
             raise
 

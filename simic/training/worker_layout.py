@@ -58,8 +58,10 @@ def layout(runtime: Runtime, hosts: int, device: torch.device, group: int | None
 
 def population(runtime: Runtime, shared: Layout) -> Callable[..., Population | Shards]:
     """Choose what builds a population of that layout."""
+    # One group is the population itself: a process around it would only cost.
     if shared.group == shared.hosts:
         return Population
+    # As many threads as here, since their number decides the last bits.
     alike = runtime.model_copy(update={"threads": torch.get_num_threads(), "device": "cpu"})
     return partial(Shards, layout=shared, setup=partial(_prepare, alike, registry.extensions()))
 
@@ -77,6 +79,7 @@ def spread(work: Callable[[int], T], count: int, runtime: Runtime, device: torch
         ProcessLost: A process ended; an interrupt ends them all.
     """
     processes = min(count, _processes(runtime)) if device.type == "cpu" else 1
+    # To start a process takes longer than one piece of work may.
     if processes < 2:
         return [work(number) for number in range(count)]
     with pool(processes, runtime) as workers:
@@ -101,6 +104,7 @@ def pool(processes: int, runtime: Runtime) -> Iterator[ProcessPoolExecutor]:
         ProcessLost: A process ended; an interrupt ends them all.
     """
     single = runtime.model_copy(update={"threads": 1, "device": "cpu"})
+    # A fresh process knows nothing of the files that were loaded here.
     start = partial(_start, single, registry.extensions())
     try:
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), start) as workers:
