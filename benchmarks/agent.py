@@ -69,6 +69,7 @@ class Cell:
 
     def note(self, steps: int, returns: list[float]) -> None:
         """Record a finished rollout; ``returns`` are those of all episodes so far."""
+        # A mean of fewer episodes would call a lucky start solved.
         if len(returns) >= WINDOW:
             mean = float(np.mean(returns[-WINDOW:]))
             self.curve.append((steps, round(mean, 3)))
@@ -80,6 +81,7 @@ class Cell:
 def code(algorithm: str) -> str:
     """Identify the code of a run: by the hash of our agent and its tasks, or by the versions of the peers."""
     if not algorithm.startswith("simic"):
+        # Peers are not ours to hash: versions name their code.
         return " ".join(f"{name} {version(name)}" for name in PEERS)
     package = Path(simic.__file__).parent
     script = Path(__file__)
@@ -105,6 +107,7 @@ def ours(cell: Cell, task: Task) -> None:
     agent = Agent(
         task.make, rng_seed=cell.rng_seed, envs=ENVS, rollout_steps=ROLLOUT, policy=policy, ppo=ppo
     )
+    # Of all episodes, since the window reaches back over rollouts.
     returns: list[float] = []
 
     def note(progress: IterationReport) -> None:
@@ -120,6 +123,7 @@ def ours(cell: Cell, task: Task) -> None:
 
 def peer(cell: Cell, task: Task) -> None:
     """Train and play Stable-Baselines3 or its contributions, with VecNormalize as its documentation advises."""
+    # Here, so that the report can be written without the extra.
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
@@ -130,6 +134,7 @@ def peer(cell: Cell, task: Task) -> None:
             self.found: list[float] = []
 
         def _on_step(self) -> bool:
+            # Put there by Monitor, which make_vec_env adds.
             self.found += [
                 info["episode"]["r"] for info in self.locals["infos"] if "episode" in info
             ]
@@ -173,6 +178,7 @@ def build(cell: Cell, env: Any) -> tuple[Any, Callable]:
     # The same settings under the peers' names.
     peer_names = {"epochs": "n_epochs", "value_coef": "vf_coef"}
     shared = {peer_names.get(name, name): value for name, value in (SHARED | cell.config).items()}
+    # Peers take the size of a minibatch, ours their number.
     batch = ENVS * ROLLOUT // MINIBATCHES
     settings: dict[str, Any] = {
         "n_steps": ROLLOUT,
@@ -200,12 +206,14 @@ class Job:
 
     @property
     def path(self) -> Path:
+        # The name says what is looked for; with which code it was run stands inside.
         name = "-".join(str(value) for value in self.config.values())
         folder = self.work / self.task.replace(" ", "_") / self.algorithm.replace(" ", "_")
         return folder / f"{name}-{self.rng_seed}.json"
 
     def cell(self) -> dict[str, Any] | None:
         """Read its result; None where it was not run, or with other code or for another number of steps."""
+        # Missing and outdated are one: both are run.
         cell = json.loads(self.path.read_bytes()) if self.path.exists() else {}
         expected = code(self.algorithm), whole_steps(self.task)
         return cell if (cell.get("code"), cell.get("steps")) == expected else None
@@ -213,8 +221,10 @@ class Job:
 
 def execute(job: Job) -> str:
     """Run a cell on one thread, write its result, and describe it in a line."""
+    # Several runs share the machine, and each would take all cores.
     torch.set_num_threads(1)
     cell = Cell(job.task, job.algorithm, job.config, job.rng_seed, whole_steps(job.task))
+    # Speeds can be compared only beside the load at which they were measured.
     load = os.getloadavg()[0]
     play = ours if job.algorithm.startswith("simic") else peer
     play(cell, TASKS[job.task])
@@ -262,6 +272,7 @@ def tuned(task: str, algorithm: str, work: Path) -> dict[str, Any] | None:
     """
     cells = [job.cell() for job in tuning(task, algorithm, work)]
     finals = [float(np.mean(cell["returns"])) for cell in cells if cell is not None]
+    # Before the whole grid was played the first of it would win.
     if len(finals) < len(cells):
         return None
     return GRID[int(np.reshape(finals, (len(GRID), -1)).mean(axis=1).argmax())]

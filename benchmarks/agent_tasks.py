@@ -31,6 +31,7 @@ EPISODES = 24
 def without_velocities() -> gymnasium.Env:
     """Show CartPole's positions alone: how fast it falls must be remembered."""
     env = gymnasium.make("CartPole-v1")
+    # The position and the angle, of position, velocity, angle, velocity.
     rows = [0, 2]
     assert isinstance(env.observation_space, Box)
     space = Box(env.observation_space.low[rows], env.observation_space.high[rows])
@@ -47,6 +48,7 @@ class PickLegal(gymnasium.Env):
     action_space = Discrete(CHOICES)
 
     def _look(self) -> np.ndarray:
+        # Drawn anew in each step: there is nothing to remember.
         self.numbers = self.np_random.uniform(-1, 1, self.CHOICES).astype(np.float32)
         self.legal = np.zeros(self.CHOICES, dtype=bool)
         self.legal[self.np_random.choice(self.CHOICES, self.LEGAL, replace=False)] = True
@@ -60,6 +62,7 @@ class PickLegal(gymnasium.Env):
         return self._look(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        # Refused and not ignored: who masks wrongly would otherwise only look slow.
         if not self.legal[action]:
             raise ValueError(f"{action} is not legal")
         # An illegal choice never wins, whatever its number.
@@ -114,6 +117,7 @@ class Maze(gymnasium.Env):
             raise ValueError(f"{action} is not legal")
         self.cell = (self.cell[0] + self.MOVES[action][0], self.cell[1] + self.MOVES[action][1])
         self.time += 1
+        # The price of a step makes the shortest way the best one.
         arrived = self.cell == self.goal
         return self._look(), float(arrived) - 0.02, arrived, self.time == self.LENGTH, {}
 

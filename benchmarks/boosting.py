@@ -30,6 +30,7 @@ def add_scores(scores: dict[str, list[float]], held_out: HeldOut) -> None:
         rows, test_rows = (
             slice(number * len(split), (number + 1) * len(split)) for split in (train, test)
         )
+        # Untuned, as a user would fit it first.
         model = HistGradientBoostingClassifier(random_state=0)
         model.fit(train.x[rows].flatten(1).numpy(), train.y[rows].numpy())
         right = model.score(test.x[test_rows].flatten(1).numpy(), test.y[test_rows].numpy())

@@ -78,6 +78,7 @@ class Ordered(HandRules):
 
     def start(self, episode: Episode) -> None:
         super().start(episode)
+        # Put in order at the first observation: alignments do not change in an episode.
         self.ordered = False
 
     def _put_in_order(self, observation: Observation) -> None:
@@ -120,6 +121,7 @@ def learn(
         features = ground.aligned(hosts).double().numpy()
         folds = folds_of(hosts, len(ground.tasks))
         fitted = [fit(features, of_length.double().numpy(), folds) for of_length in scores]
+        # Rules are tuned on the hosts that follow, as the trees know these.
         choosers = [
             _tuned(ground, openings, *fit_of, k, len(hosts), progress)
             for k, fit_of in enumerate(fitted)
@@ -145,6 +147,7 @@ def trees(leaf: int, features: Table, gains: Table) -> ExtraTreesRegressor:
         features: alignments of hosts, ``[H, P]``.
         gains: scores of openings less their mean, points ``[H, P]``.
     """
+    # With a seed, so that a chooser can be made again.
     return ExtraTreesRegressor(n_estimators=TREES, min_samples_leaf=leaf, random_state=0).fit(
         features, gains
     )
@@ -169,6 +172,7 @@ def chosen_gain(leaf: int, features: Table, gains: Table, folds: Folds) -> float
         folds: of the hosts, ``[H]``.
     """
     predicted = np.empty(len(folds))
+    # Small leaves remember: on hosts that they know they would always be best.
     for fold in np.unique(folds):
         inside = folds != fold
         outside = folds == fold
@@ -193,6 +197,7 @@ def fit(features: Table, scores: Table, folds: Folds) -> tuple[int, ExtraTreesRe
     """
     # How good a task is on the whole decides nothing about its openings.
     gains = scores - scores.mean(axis=1, keepdims=True)
+    # Of equals the smaller leaf, which comes first.
     leaf = max(LEAVES, key=lambda leaf: chosen_gain(leaf, features, gains, folds))
     return leaf, trees(leaf, features, gains)
 

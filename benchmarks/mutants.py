@@ -96,6 +96,7 @@ class Mutant:
 
 
 def mutants_of(root: Path, file: str) -> list[Mutant]:
+    # In bytes, as ast counts columns.
     source = (root / file).read_bytes()
     starts = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))]
     mutants = []
@@ -112,6 +113,7 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
             " ".join(part.decode().split()) for part in (source[first:last], changed)
         )
         text = (source[:first] + changed + source[last:]).decode()
+        # A change that is no Python would count as noticed.
         compile(text, file, "exec")
         mutants.append(Mutant(file, node.lineno, lines, original, mutated, text))
     return mutants
@@ -122,6 +124,7 @@ def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt,
 
     Left alone: annotations, decorators, docstrings, messages, assertions (``strict=`` is one).
     """
+    # Texts decide nothing that a test has to see.
     docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     words = docstring or (
         isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__")
@@ -138,6 +141,7 @@ def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt,
         yield from ((node, lines, new) for new in _replacements(node))
     if isinstance(node, ast.If | ast.IfExp):
         yield node.test, lines, f"(not ({ast.unparse(node.test)}))"
+    # Whether it is raised was changed above; the rest of it is its message.
     if isinstance(node, ast.Raise):
         return
     for name, value in ast.iter_fields(node):
@@ -156,6 +160,7 @@ def _replacements(node: ast.expr | ast.stmt) -> Iterator[str]:
             setattr(mutated, name, value)
         return f"({ast.unparse(mutated)})" if isinstance(node, ast.expr) else ast.unparse(mutated)
 
+    # Chains of comparisons are left alone: their operators share operands.
     op = (
         node.ops[0]
         if isinstance(node, ast.Compare) and len(node.ops) == 1
@@ -177,6 +182,7 @@ def _replacements(node: ast.expr | ast.stmt) -> Iterator[str]:
     target = node.targets[0] if isinstance(node, ast.Assign) else None
     call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
     gone = isinstance(node, ast.AugAssign | ast.Raise | ast.Break | ast.Continue)
+    # What is done for its effect is left out.
     if call or gone or isinstance(target, ast.Attribute | ast.Subscript):
         yield "pass"
 
@@ -200,6 +206,7 @@ def _calls(node: ast.Call, but: Callable[..., str]) -> Iterator[str]:
             isinstance(argument, ast.Starred | ast.Constant)
             for argument in (first_argument, second_argument)
         )
+        # Equal arguments in each other's place change nothing.
         if plain and ast.dump(first_argument) != ast.dump(second_argument):
             yield but(args=[*node.args[:index], second_argument, *node.args[index + 1 :]])
 
@@ -234,6 +241,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef):
+        # A fixture of a single test belongs to that test.
         shared = fixturedef.scope != "function"
         before = self.switch(f"fixture {fixturedef.argname}" if shared else self.context)
         result = yield
@@ -265,10 +273,17 @@ class Tests:
 
     @classmethod
     def record(cls, root: Path, package: str, files: list[str]) -> "Tests":
-        """Run all tests once, in a process of its own; they have to pass."""
+        """Run all tests once, in a process of its own; they have to pass.
+
+        Args:
+            root: of the project.
+            package: folder of the tests.
+            files: of the code, whose lines are recorded.
+        """
 
         def work() -> int:
             recorder = Recorder([str(root / file) for file in files])
+            # Before pytest imports the files: lines of the import count too.
             recorder.trace.start()
             code = pytest.main([*OPTIONS, package], [recorder])
             recorder.trace.stop()
@@ -278,6 +293,7 @@ class Tests:
 
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report"
+            # In a process of its own: what these tests import must not be there for mutants.
             pid = fork(root, work, sys.stdout.fileno())
             if os.waitpid(pid, 0)[1]:
                 sys.exit(f"{package}: the tests have to pass before mutants are tried on them")
@@ -290,6 +306,7 @@ class Tests:
         chosen = set().union(*(lines.get(line, set()) for line in mutant.lines))
         mirrored = f"/test_{path.stem}.py:", f"/test_{path.parent.name}.py:"
         mirrored_tests = {test for test in chosen if any(name in test for name in mirrored)}
+        # The mirrored file is likeliest to notice, and the first failure ends it.
         return [
             sorted(tests, key=self.seconds.__getitem__)
             for tests in (mirrored_tests, chosen - mirrored_tests)
@@ -328,11 +345,18 @@ class Changed(importlib.machinery.SourceFileLoader):
 
 
 def fork(root: Path, work: Callable[[], int], output: int) -> int:
-    """Do the work in a process and group of its own, whose exit code ``work`` returns; return its id."""
+    """Do the work in a process and group of its own; return its id.
+
+    Args:
+        root: of the project, where it runs.
+        work: returns the exit code.
+        output: file descriptor that takes what it prints.
+    """
     if pid := os.fork():
         return pid
     code = FAILED
     try:
+        # A group, so that whatever a test starts can be ended with it.
         os.setsid()
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -343,6 +367,7 @@ def fork(root: Path, work: Callable[[], int], output: int) -> int:
         if sys.exc_info()[0] is not None:
             traceback.print_exc()
         sys.stdout.flush()
+        # Not sys.exit: what the parent does at its exit is not the child's to do.
         os._exit(code)
 
 
@@ -358,6 +383,7 @@ def try_out(root: Path, mutant: Mutant, orders: list[list[str]], temporary: Path
     name = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     changed = Changed(name, str(root / mutant.file))
     changed.text = mutant.text
+    # First, so that the changed text is loaded by whatever imports the module.
     sys.meta_path.insert(0, changed)
     options = [*OPTIONS, f"--basetemp={temporary}"]
     for tests in orders:
@@ -386,6 +412,7 @@ def try_all(root: Path, mutants: list[Mutant], tests: dict[str, Tests], jobs: in
     """
     results = [""] * len(mutants)
     running = {}
+    # From the last one back, since pop takes the last.
     waiting = list(enumerate(mutants))[::-1]
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         while waiting or running:
@@ -402,11 +429,14 @@ def try_all(root: Path, mutants: list[Mutant], tests: dict[str, Tests], jobs: in
                 pid = fork(root, lambda: try_out(root, mutant, orders, temporary), nowhere.fileno())  # noqa: B023 - at once
                 running[pid] = index, time.monotonic() + limit
             time.sleep(0.02)
+            # Looked at in turns: to wait for one would let others pass their limits.
             for pid, (index, deadline) in list(running.items()):
                 finished, status = os.waitpid(pid, os.WNOHANG)
                 late = not finished and time.monotonic() > deadline
+                # A process that ran no tests says nothing of the mutant.
                 if finished and os.waitstatus_to_exitcode(status) == FAILED:
                     sys.exit(f"{mutants[index].file}: the tests of a mutant could not be run")
+                # A mutant may loop for ever.
                 if late:
                     os.killpg(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
@@ -443,10 +473,12 @@ def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) 
     files = [str(path.relative_to(root)) for path in paths]
     every = [mutant for file in files for mutant in mutants_of(root, file)]
     mutants = random.Random(rng_seed).sample(every, min(sample, len(every)))
+    # By package, as tests are recorded once for all of its mutants.
     tests = {}
     for package in sorted({mutant.package for mutant in mutants}):
         files_of_package = [file for file in files if file.split("/")[1] == package]
         tests[package] = Tests.record(root, f"tests/{package}", files_of_package)
+        # On the file with most tests, unchanged: other orders than pytest's own have to pass as well.
         most = max(
             files_of_package, key=lambda file: len(set().union(*tests[package].of[file].values()))
         )
@@ -485,9 +517,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    # Before the forks, which then share them.
     for library in LIBRARIES:
         importlib.import_module(library)
     report = run(ROOT, options.subjects, options.sample, options.rng_seed, options.jobs)
+    # By text: numbers of lines move with every change above them.
     key = ("file", "original", "mutated")
     old = json.loads(options.out.read_text())["survivors"] if options.out.exists() else []
     judged = {tuple(survivor[name] for name in key): survivor["judgement"] for survivor in old}

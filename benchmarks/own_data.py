@@ -55,6 +55,7 @@ def rare() -> pd.DataFrame:
 def diabetes() -> pd.DataFrame:
     """Predict a band of three from numbers, strings and gaps."""
     source = BUNDLED.load_diabetes(as_frame=True, scaled=False).frame
+    # Words, as a user's table has them.
     sex = source.sex.map({1.0: "female", 2.0: "male"})
     bands = pd.qcut(source.target, 3, labels=[*"abc"])
     rows = source.assign(sex=sex, target=bands)
@@ -136,6 +137,7 @@ def row(name: str) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / file
         make(path) if target is None else write(path, make())
+        # Nothing else is set: this is the call of a user.
         model = simic.grow(
             path,
             out=Path(folder) / "grown",
@@ -152,6 +154,7 @@ def row(name: str) -> tuple[str, ...]:
         value = row.accuracy_pct if row.balanced_pct is None else row.balanced_pct
         cells |= {column: f"{value:.1f}" for column in COLUMNS if row.name.startswith(column)}
     grown = floors.rows[-1]
+    # Advice begins with what it advises.
     advised = floors.advice.partition(":")[0].removeprefix("Use ").removeprefix("the ")
     kind = f"{name} (`{''.join(path.suffixes) or 'folder'}`{', balanced' if grown.balanced_pct else ''})"
     return (

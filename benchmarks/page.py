@@ -30,6 +30,7 @@ comparable within a table only. Other results: [experiments](history/experiments
 
 def provenance() -> Found:
     """Describe where and on what a result was measured."""
+    # With --dirty, as a result of changed files has to say so.
     revision = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     )
@@ -47,6 +48,7 @@ def provenance() -> Found:
 
 def write_result(path: Path, numbers: Found) -> None:
     """Write a result with its provenance, whole or not at all."""
+    # First in the file, but as it is when all is measured.
     content = json.dumps(
         {"provenance": {}} | numbers | {"provenance": provenance()}, indent=1, allow_nan=False
     )
@@ -71,6 +73,7 @@ def text(results: dict[str, Found]) -> str:
     """Write the page of these results, by name of their file."""
     parts = [INTRODUCTION.rstrip()]
     for name, section in SECTIONS.items():
+        # Machines have some results only: the page is written of those.
         if name in results:
             at = results[name]["provenance"]
             measured = (
@@ -88,6 +91,7 @@ def _learning(numbers: Found) -> list[str]:
     rows = list[tuple[str, ...]]()
     verdicts = list[str]()
     for name, task in numbers["tasks"].items():
+        # Returns near 1 differ in later digits.
         digits = 1 if abs(task["solved"]) > 10 else 3
         rows += [
             (f"{name}, {task['solved']:g}", *_algorithm(who, row, digits))
@@ -131,6 +135,7 @@ def draw_learning(numbers: Found) -> Any:
         for algorithm, row in task["rows"].items():
             curve = row["curve"]
             (line,) = axis.plot(curve["steps"], curve["mean"], label=algorithm)
+            # The range and no deviation, as runs are few.
             axis.fill_between(
                 curve["steps"],
                 curve["low"],

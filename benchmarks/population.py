@@ -52,10 +52,12 @@ class Case:
 
     def data(self, device: torch.device) -> Dataset:
         """Draw noise: speed does not depend on what is learned."""
+        # Of one seed, so that both sides train on the same noise.
         draw = torch.Generator().manual_seed(1)
         shape = (self.training, *self.shape)
         if self.host.family == "transformer":
             x = torch.randint(CLASSES, shape, generator=draw)
+            # As language models learn: the next token.
             y = x.roll(-1, 1)
         else:
             x = torch.randn(shape, generator=draw)
@@ -96,6 +98,7 @@ def ours(
     population = Population(case.build(), kinds, ids, 1, optimizer, device, backend)
     population.reset(0)
     data = case.data(device)
+    # The orders that plain networks have, too.
     order = orders(case, envs, device)
     slots = mixed(population, data) if seeds else Slots.empty(envs, population.host.slots, device)
     return lambda: population.train_epoch(slots, data, order)
@@ -117,6 +120,7 @@ def orders(case: Case, envs: int, device: torch.device) -> Tensor:
 
 def mixed(population: Population, data: Dataset) -> Slots:
     """Germinate seeds in two of three slots, of every blueprint, operator and stage from TRAINING on."""
+    # On the CPU, since generators of devices differ.
     draw = torch.Generator().manual_seed(3)
     device = population.device
     shape = (len(population), population.host.slots)
@@ -126,6 +130,7 @@ def mixed(population: Population, data: Dataset) -> Slots:
     )
     kind = torch.where(live, torch.randint(len(population.blueprints), shape, generator=draw), -1)
     operator = torch.where(live, torch.randint(len(Blend), shape, generator=draw), 0)
+    # As in a lifecycle: none before BLENDING, half of it there, all of it later.
     alpha = torch.where(stage == Stage.BLENDING, 0.5, (stage > Stage.BLENDING).float())
     values = {
         "stage": stage,
@@ -199,8 +204,10 @@ def in_turns(
         for name, go in work.items():
             started = time.perf_counter()
             go()
+            # Work of a GPU goes on behind the call.
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
+            # The first turn warms caches and allocators.
             if turn:
                 seconds[name].append(time.perf_counter() - started)
     return {name: median(times) for name, times in seconds.items()}
@@ -218,6 +225,7 @@ def row(
         device: where to compute.
         threads: numbers of threads, of which the first is 1.
     """
+    # All is made before anything is timed, as it is timed in turns.
     case = CASES[name]
     work = {"plain": plain(case, envs, device, torch.contiguous_format)}
     if case.host.family == "cnn":
@@ -232,6 +240,7 @@ def row(
             key: value / TIMED_BATCHES for key, value in in_turns(work, repeats, device).items()
         }
     torch.set_num_threads(1)
+    # Each at the number of threads that suits it best.
     training = {key: min(timing[key] for timing in times.values()) for key in work}
     best = min(value for key, value in training.items() if key.startswith("plain"))
     return {
@@ -257,6 +266,7 @@ def main() -> None:
     report = (
         json.loads(options.out.read_bytes()) if options.out.exists() else setting | {"rows": []}
     )
+    # Rows of two machines in one file would be compared.
     if setting != {key: report[key] for key in setting}:
         parser.error(
             f"{options.out}: holds another device or number of threads than {setting}; name another with --out"

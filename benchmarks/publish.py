@@ -54,6 +54,7 @@ def read(workspace: Workspace, suite: str) -> Finished:
     learned = Learned.load(workspace.models / "policy")
     meta = read_meta(workspace.prepared)
     manifest = checkpoint.read_published(workspace.checkpoints, str(evaluation.checkpoint)).manifest
+    # Parts of two runs fit together as files: their records alone tell them apart.
     if meta.task != "suite" or meta.source.split(" + ")[0] != f"suite {suite}":
         raise SimicError(f"{workspace.prepared}: data of {meta.source}, not of suite {suite}")
     if {manifest.iteration, evaluation.checkpoint_iteration} != {learned.iteration}:
@@ -75,6 +76,7 @@ def publish(workspace: Workspace, suite: str) -> Path:
     run = read(workspace, suite)
     policy = workspace.models / "policy"
     publication = Publication(suite=suite, sample_shape=run.meta.shape)
+    # The card alone changes: weights stay the bytes of the run.
     card = durable.checked((policy / CARD_FILE).read_bytes())
     card["published"] = publication.model_dump(mode="json")
     files = {
@@ -82,6 +84,7 @@ def publish(workspace: Workspace, suite: str) -> Path:
         CARD_FILE: durable.with_checksum(card),
         CARD: text(run, publication).encode(),
     }
+    # Before anything is written, as everybody who installs simic gets it.
     if (size := sum(map(len, files.values()))) > MOST_BYTES:
         raise SimicError(
             f"controller of suite {suite}: {size} bytes, at most {MOST_BYTES}: train a smaller policy"
@@ -97,6 +100,7 @@ def text(run: Finished, publication: Publication) -> str:
     machine = run.manifest.machine
     headroom = run.headroom
     priced = f", less {headroom.price:g} for each time the host's parameters were added,"
+    # The usual length first, as it is the one that is read.
     lengths = {f"{run.evaluation.episode_steps} epochs": run.evaluation.standings}
     lengths |= {name: other.standings for name, other in run.evaluation.others.items()}
     groups = "\n\n".join(
@@ -142,6 +146,7 @@ def _scores(run: Finished, title: str, standings: result.Standings) -> str:
         "|---|--:|--:|--:|--:|",
     ]
     for name in ROWS:
+        # Params decide which policies there are.
         if name not in standings.policies:
             continue
         row = standings.policies[name]

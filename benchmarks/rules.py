@@ -54,6 +54,7 @@ def reached(
     Returns:
         Points per task ``[T]``, by group of tasks and policy.
     """
+    # One for each length: an environment is made for its longest episode.
     shorter = tree.model_copy(
         update={"train": tree.train.model_copy(update={"episode_steps": epochs})}
     )
@@ -63,6 +64,7 @@ def reached(
             name: np.array(performance.score.test_accuracy_pct)
             for name, performance in play_for_score(setup, make(env))
         }
+    # By task, since hosts of one task are no measurements apart.
     rows = setup.tasks.numpy()
     scores_of = dict[str, dict[str, list[float]]]()
     for task, meta in enumerate(setup.held_out.tasks):
@@ -79,6 +81,7 @@ def reached(
 def table(scores_by_length: Mapping[int, Mapping[str, Mapping[str, Values]]]) -> str:
     """Write a table for each group of tasks: scores, and every policy less the tuned rule, by number of epochs."""
     lines = []
+    # All lengths have the same groups and policies.
     for group, first in next(iter(scores_by_length.values())).items():
         names = list(first)
         lines += [
@@ -105,6 +108,15 @@ def table(scores_by_length: Mapping[int, Mapping[str, Mapping[str, Values]]]) ->
 def page(
     suite: str, tuned: TunedRules, learned: Sequence[choosers.Chooser], cost: int, scores: str
 ) -> str:
+    """Write the page of a suite.
+
+    Args:
+        suite: its name.
+        tuned: the rules, and what they cost.
+        learned: the choosers.
+        cost: host trainings of the choosers.
+        scores: the tables.
+    """
     lines = [
         f"# Tuned rules and choosers of the suite {suite}",
         "",
@@ -136,6 +148,7 @@ def main() -> None:
         print(f"{phase}: {count} of {of}", flush=True)
 
     tuned = rules.known(tree)
+    # Rules that come with simic are not tuned again.
     if tuned is None:
         tuned = tune(
             tree, data / "prepared", EPOCHS, device, show_progress, rows=rows_at_once(tree)
@@ -147,6 +160,7 @@ def main() -> None:
     )
 
     def actors(env: GrowthEnv) -> dict[str, Actor]:
+        # For each environment anew: an actor remembers its episode.
         trained = {"PPO": Learned.load(options.policy).actor(greedy=True)} if options.policy else {}
         return {
             "static": Static(),

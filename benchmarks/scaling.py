@@ -40,8 +40,10 @@ def measure(tree: params.Params, prepared: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         place = Workspace(Path(folder))
         place.prepared.parent.mkdir(parents=True, exist_ok=True)
+        # They are only read, so a link will do.
         place.prepared.symlink_to(prepared.resolve())
         stages.train(tree, place)
+        # The first iteration imports, allocates and starts processes.
         last = timing.read(place.telemetry / timing.TIMING_FILE)[-1]
     seconds = last.collect_seconds + last.update_seconds
     hosts = tree.train.envs

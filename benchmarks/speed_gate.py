@@ -53,6 +53,7 @@ class Gate:
         """Count our operations in a few minibatches, forward, backward and step; the same on every machine."""
         device = machine.configure(params.Runtime(device="cpu"))
         work = ours(CASES[self.case], self.envs, "auto", device=device, seeds=self.beside == "loop")
+        # Once before it counts: the first call fills caches.
         work()
         with Counter() as counter:
             work()

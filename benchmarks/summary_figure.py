@@ -16,6 +16,7 @@ def draw(rows: list[dict[str, str]]) -> Figure:
     """Draw a dot for each policy and group of tasks; learned ones in colour."""
     figure = Figure(figsize=(7.5, 3.4), layout="constrained")
     axis = figure.subplots()
+    # From below, as an axis counts: the last row is on top.
     for height, row in enumerate(rows):
         color = "tab:blue" if row["policy"].startswith("PPO") else "0.35"
         known_kinds = float(row["known kinds"])

@@ -85,6 +85,7 @@ class Ground:
             epochs: lengths of episodes; the longest is that of the environment.
             rows: hosts side by side.
         """
+        # The longest decides what an environment holds; shorter ones are asked for at a reset.
         train = params.train.model_copy(update={"episode_steps": max(epochs)})
         splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
         env = open_env(train, params.rng_seed, params.runtime, splits, torch.arange(rows), device)
@@ -124,6 +125,7 @@ class Ground:
             hosts: numbers of the hosts, ``[H]``.
             scores: of openings on hosts, ``[L, H, P]``.
         """
+        # A seed that does not read the input is aligned with nothing.
         if not self.env.host.reads_input:
             return []
         kinds = torch.tensor([kind for _, kind in openings])
@@ -178,6 +180,7 @@ class Alone(HandRules):
         """Write down this epoch of the seeds in HOLDING."""
         epoch = (seed.dwell - 1).clamp(0, self.contributions.shape[1] - 1)[:, None]
         written = self.contributions.scatter(1, epoch, seed.contribution.float()[:, None])
+        # Later epochs are of a seed that was kept, and no trial any more.
         trying = seed.holding & (self.chosen == NONE) & (seed.dwell <= self.patience)
         self.contributions = torch.where(trying[:, None], written, self.contributions)
 
@@ -197,6 +200,7 @@ def configurations(
         openings: that rules by alignment take, in each host's own order.
         by_alignment: priorities of these openings.
     """
+    # A dict is a set in order: short orders have equal beginnings.
     rules = dict[HandRule, None]()
     for order, patience in product(orders, PATIENCE):
         for length, threshold in product((*PREFIXES, len(order)), THRESHOLDS):
@@ -222,6 +226,7 @@ def priorities(aligned: Tensor, scores: Tensor) -> list[Priorities]:
     deviation = aligned.std(dim=0, correction=0)
     share, z = (1 / values.clamp(min=LEAST_ALIGNMENT) for values in (mean, deviation))
     gain = (scores.mean(dim=0) - scores.mean()) / scores.std(correction=0)
+    # Slope times alignment plus offset: the share, and the z-score (a - mean) / deviation with the gain.
     ways = ((share, torch.zeros_like(share)), (z, GAIN_WEIGHT * gain - mean * z))
     return [tuple(zip(slope.tolist(), offset.tolist(), strict=True)) for slope, offset in ways]
 
@@ -234,6 +239,7 @@ def covering(scores: Tensor) -> list[int]:
     order = list[int]()
     for _ in range(scores.shape[1]):
         gained = torch.maximum(scores, best[:, None]).mean(dim=0)
+        # What is chosen adds nothing more, but would be among equals.
         gained[order] = -torch.inf
         order.append(int(gained.argmax()))
         best = torch.maximum(best, scores[:, order[-1]])
@@ -245,12 +251,14 @@ def rounds(count: int, hosts: int) -> list[tuple[int, int]]:
     plan = [(count, hosts)]
     while plan[-1][0] > LEAST:
         left, met = plan[-1]
+        # Three times the hosts for a third of the configurations: rounds cost alike.
         plan.append((max(LEAST, -(-left // KEPT)), met * KEPT))
     return plan
 
 
 def survivors(means: Tensor, count: int) -> list[int]:
     """Select the best ``count`` rows of ``means [C, L]`` at each length, all together, in their order."""
+    # At each length, as the best rule of short episodes may be poor in long ones.
     best = means.topk(min(count, len(means)), dim=0).indices
     return sorted(set(best.flatten().tolist()))
 
@@ -278,6 +286,7 @@ def tune(
     """
     ground = Ground.open(params, prepared, device, epochs, rows)
     with closing(ground.env) as env:
+        # Alone first: these scores give the orders that rules go by.
         openings = possible_openings(env)
         hosts_alone = torch.arange(OPENING_HOSTS)
         scores, early = grown_alone(ground, openings, hosts_alone, progress)
@@ -323,6 +332,7 @@ def grown_alone(
     Returns:
         Scores ``[L, H, P]``, and contributions after the first epochs ``[H, P, patience]``, in points.
     """
+    # With the longest patience, of which shorter ones can be read off.
     rules = [HandRule((opening,), max(PATIENCE), None) for opening in openings]
     rows = len(hosts) * len(openings)
 
@@ -352,6 +362,7 @@ def orders(
     """
     gains = scores.mean(dim=0)  # [H, P]: over the lengths
     early = contributions.nanmean(dim=2).nanmean(dim=0).nan_to_num(-torch.inf)
+    # Stable: of equals the first, on any machine.
     by_gain = gains.mean(dim=0).argsort(descending=True, stable=True)
     by_early = early.argsort(descending=True)
     places = [by_gain.tolist(), covering(gains), by_early.tolist()]
@@ -374,9 +385,11 @@ def _halved(
         if number:
             best = survivors(total[left] / met, plan[number][0])
             left = [left[place] for place in best]
+        # New hosts in each round: who was lucky on the old ones has to show it again.
         ids = torch.arange(OPENING_HOSTS + met, OPENING_HOSTS + met + count).repeat_interleave(
             len(left)
         )
+        # Bound now, as the next round has others.
         rules_left = list(left)
 
         def make(part: Tensor, rules_left: list[int] = rules_left) -> HandRules:

@@ -21,6 +21,7 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(importlib.import_module("simic.classifier"), name)
         except ModuleNotFoundError as missing:
+            # What is missing is named, as that is what can be installed.
             raise ImportError(
                 f"simic.{name} needs {missing.name}, of simic's extra pipeline"
             ) from missing

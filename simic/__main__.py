@@ -10,6 +10,7 @@ def main() -> None:
 
         cli.main()
     except ModuleNotFoundError as missing:
+        # A missing module of simic's own is a defect, and keeps its traceback.
         if missing.name is None or missing.name.startswith("simic"):
             raise
         print(

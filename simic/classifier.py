@@ -85,6 +85,7 @@ def grow(
     if floors is not None:
         for line in (*floors.table().split("\n"), floors.advice):
             say(line)
+    # Loaded from its folder: what the caller gets is what was saved.
     return GrownModel(grown, load_grown(grown.path))
 
 
@@ -95,6 +96,7 @@ class GrownModel:
         self.report = report
         self.network = network
         assert network.structure.inputs is not None
+        # In the order of the network's outputs.
         self.classes_ = np.array(network.structure.inputs.classes)
 
     def predict(self, x: Any) -> np.ndarray:
@@ -125,7 +127,9 @@ def probabilities(network: GrownNetwork, x: Any) -> np.ndarray:
                 f"x is {list(raw.shape)}: must be images {['N', *inputs.shape]}, as in training"
             )
     with torch.no_grad():
+        # A copy: torch warns of memory that it may not write to, as that of some frames.
         batches = torch.as_tensor(np.array(raw), dtype=inputs.dtype).split(ROWS_AT_ONCE)
+        # Float64, as scikit-learn's own classifiers give.
         return torch.cat([network(batch).double().softmax(1) for batch in batches]).numpy()
 
 
@@ -145,6 +149,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         layout: str | None = None,
         random_state: int = 1,
     ) -> None:
+        # Stored as given, since scikit-learn's clone compares arguments with attributes.
         self.n = n
         self.epochs = epochs
         self.policy = policy
@@ -163,6 +168,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         """Grow networks and keep the best by validation; ValueError naming what cannot be used."""
         # Labels become places in ``classes_``, the columns of the probabilities.
         x, y = self._checked(X, y)
+        # Before classes are counted: of a regression's target every value would be one.
         check_classification_targets(y)
         self.classes_, places = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -192,6 +198,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
                     self.network_: GrownNetwork = best.network
                 self.notes_ = setup.data.notes if setup.data is not None else ()
         except SimicError as error:
+            # Scikit-learn's convention for data that cannot be used.
             raise ValueError(str(error)) from error
         return self
 
@@ -213,6 +220,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         """Check X and y as scikit-learn does; strings stay in a DataFrame."""
         fits = y is not None
         if isinstance(X, pd.DataFrame):
+            # Names and number of columns are compared, no more: an array would make objects of all columns.
             validate_data(self, X, reset=fits, skip_check_array=True)  # type: ignore[arg-type]  # a frame too
             return X, column_or_1d(y, warn=True) if fits else None
         # Missing values and images are accepted, unlike scikit-learn's default.
@@ -230,6 +238,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
 
 def _params(rng_seed: int) -> Params:
     tree = Params(rng_seed=rng_seed)
+    # Quiet, on the CPU and in one process: a library leaves the machine to its caller.
     runtime = tree.runtime.model_copy(update={"progress": "none", "processes": 1, "device": "cpu"})
     return tree.model_copy(update={"runtime": runtime})
 

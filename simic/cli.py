@@ -137,6 +137,7 @@ def promote(
     from simic.pipeline import promote as promotion
 
     workspace = _workspace()
+    # Under the lock: a stage that is running may be recording just now.
     with engine.workspace_lock(workspace):
         decision = promotion.promote(params.load(workspace.params), workspace, run)
     for line in decision.lines:
@@ -174,6 +175,7 @@ def headroom(
 def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False) -> None:
     """Run prepare, headroom, train, evaluate and audit; stages that are up to date are skipped."""
     _to_the_audit(set_, params, fresh)
+    # Only now, so that a refusal above does not wait for what reads results.
     from simic.pipeline import run_summary, tracking
 
     workspace = _workspace()
@@ -266,6 +268,7 @@ def grow(
         raise SimicError(
             "grow: needs data, a file or a folder, or --task NAME; see simic grow --help"
         )
+    # A link that leads nowhere is there too: the reader says what is wrong with it.
     if data is not None and not os.path.lexists(data):
         raise SimicError(f"{data}: no such file; must be one of those that simic grow --help names")
     if out.exists():
@@ -277,6 +280,7 @@ def grow(
 
         workspace = _workspace()
         request = growing.Growth(data, out, task, policy, host, n, epochs, target, layout)
+        # Growing needs no project: without one, defaults serve.
         tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
         grown = growing.grow(tree, workspace, request, lambda note: _say(f"data     {note}"))
         _say_grown(grown, request)
@@ -295,6 +299,7 @@ def _say_grown(grown: "Grown", request: "Growth") -> None:
     if account.floors is not None:
         _say(f"\n{account.floors.table()}\n\n{account.floors.advice}\n")
     _say(f"card     {grown.path / 'README.md'}")
+    # Own data need the reading that predict.py has; a task of simic's is read by simic.
     if request.task is None:
         _say(
             f"use it   python {grown.path / 'predict.py'} DATA, or simic.growth.load_grown('{grown.path}')"
@@ -318,6 +323,7 @@ def table(
     """Compare settings over training seeds: the mean of a metric with its interval for each (docs/studies.md)."""
     from simic.pipeline import seed_table
 
+    # Named folders need no DVC.
     if runs:
         evaluated = [seed_table.read_folder(run) for run in runs]
     else:
@@ -332,6 +338,7 @@ def clean() -> None:
     from simic.pipeline import engine, training_work
 
     workspace = _workspace()
+    # Not while a training in there goes on.
     with engine.workspace_lock(workspace):
         removed = list(training_work.clean(workspace))
     for line in removed:

@@ -80,6 +80,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def replace_files(files: Mapping[Path, bytes]) -> None:
     """Write several files as one: none takes its place before the bytes of all are on disk."""
+    # With the process in the name: two writers never share a file, and one left by a dead process is known.
     temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in files}
     try:
         # The bytes of all files first, so that a full disk leaves everything as it was.
@@ -133,6 +134,7 @@ def new_directory(target: Path) -> Iterator[Path]:
 
 def _replace(temporary: Path, target: Path) -> None:
     """Put a directory in place. Where the file system can exchange two names, ``target`` is never missing."""
+    # There is nothing to exchange with, and one rename is whole.
     if not target.exists():
         temporary.rename(target)
         return
@@ -146,6 +148,7 @@ def _replace(temporary: Path, target: Path) -> None:
         except OSError:
             aside.rename(target)
             raise
+    # Before the old one goes: a power cut might leave neither.
     sync(target.parent)
     _remove(aside)
 
@@ -206,6 +209,7 @@ def move_directory(path: Path, target: Path) -> None:
     """Move a directory to a free place in the same file system, synced."""
     target.parent.mkdir(parents=True, exist_ok=True)
     path.rename(target)
+    # Both folders: a power cut might show it in both, or in none.
     sync(target.parent)
     sync(path.parent)
 
@@ -232,6 +236,7 @@ def _clear_temporaries(path: Path) -> None:
 
 def _is_running(process: int) -> bool:
     try:
+        # Signal 0 asks whether there is one, and sends nothing.
         os.kill(process, 0)
     except ProcessLookupError:
         return False
@@ -241,6 +246,7 @@ def _is_running(process: int) -> bool:
 
 
 def _sync_tree(folder: Path) -> None:
+    # Contents before names: a folder on disk must not name files whose bytes are not there yet.
     for path in folder.rglob("*"):
         sync(path)
     sync(folder)
@@ -313,6 +319,7 @@ def holder(path: Path) -> int | None:
     """Find the process id of a lock's holder, 0 while it is being written; None without one: its file is removed."""
     if not path.exists():
         return None
+    # A process that died leaves its file. To take the lock is to find out, and removes it.
     try:
         with locked(path, "asks"):
             return None

@@ -66,6 +66,7 @@ def exit_with_message(program: str) -> Iterator[None]:
     except SimicError as error:
         reason = str(error)
     except (MemoryError, RuntimeError) as error:
+        # Torch says RuntimeError to everything, a lack of memory included.
         if not is_memory_shortage(error):
             raise
         reason = out_of_memory(error)
@@ -84,6 +85,7 @@ def exit_with_message(program: str) -> Iterator[None]:
 
 def printable(text: str) -> str:
     """Make a text one line, with what a terminal would obey made visible."""
+    # As in a literal of Python: a log keeps every character, and no terminal obeys one.
     return "".join(
         character if character.isprintable() else repr(character)[1:-1] for character in text
     )

@@ -21,6 +21,7 @@ def machine_bytes() -> int:
         if limit != resource.RLIM_INFINITY
     ]
     texts = [path.read_text(encoding="ascii").strip() for path in _CGROUPS if path.exists()]
+    # A control group without a limit says max.
     return min(limits + [int(text) for text in texts if text.isdecimal()])
 
 

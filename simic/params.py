@@ -369,6 +369,7 @@ class Train(Tree):
             raise ValueError(
                 f"episode_steps ({self.shortest_episode}, {self.longest_episode}): must be low, high"
             )
+        # A minibatch is made of whole hosts, and all minibatches weigh the same.
         if self.envs % self.ppo.minibatches:
             raise ValueError(
                 f"envs ({self.envs}) must be a multiple of ppo.minibatches ({self.ppo.minibatches})"
@@ -498,8 +499,13 @@ def load(
     extensions: Path | None = None,
 ) -> Params:
     """Return the params of a file, with ``key.path=value`` overrides in DVC's ``-S`` syntax; SimicError if anything is
-    wrong. Every section must be there, or the file was cut off; but not in one that is not ``whole``, which gives some
-    values. The user's files are in ``extensions``, by default beside the file.
+    wrong.
+
+    Args:
+        path: Of the file.
+        overrides: Values that replace those of the file, in this order.
+        whole: Whether every section must be there, or the file was cut off; else it gives some values.
+        extensions: Folder of the user's files; by default the one beside the file.
     """
     tree, folder = read_tree(path, overrides), extensions or path.parent / EXTENSIONS_FOLDER
     # Defaults would hide that an editor or a full disk cut the file.
@@ -525,7 +531,11 @@ def validate(
 ) -> Params:
     """Return the frozen tree; SimicError that names every offending key, its value and what is allowed.
 
-    The user's files that it names are imported first, from ``extensions``: they may add tasks, hosts and reward modes.
+    Args:
+        tree: The raw mapping.
+        source: Where it comes from, for the message.
+        extensions: Folder of the user's files. Those that the tree names are imported first: they may add tasks, hosts
+            and reward modes.
     """
     try:
         return _validated(tree, extensions)
@@ -542,6 +552,7 @@ def _validated(tree: dict[str, Any], extensions: Path) -> Params:
 
 def digest(*trees: BaseModel | dict[str, Any] | list[str] | str | int) -> str:
     """Return the sha256 (hex) of the canonical JSON of the given sections."""
+    # With sorted keys below: neither the order of a file nor that of an override decides.
     plain = [
         tree.model_dump(mode="json") if isinstance(tree, BaseModel) else tree for tree in trees
     ]
@@ -549,7 +560,13 @@ def digest(*trees: BaseModel | dict[str, Any] | list[str] | str | int) -> str:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Describe the leaves that differ between two trees, by dotted name, each as ``old → new``."""
+    """Describe the leaves that differ between two trees, by dotted name, each as ``old → new``.
+
+    Args:
+        old: The one tree.
+        new: The other.
+        prefix: Of the names, as of the section that both are.
+    """
     changed: dict[str, str] = {}
     # Sections recurse; anything else is compared as a whole, lists too.
     for key in sorted(old.keys() | new.keys()):
@@ -598,6 +615,7 @@ def parse(text: str, source: str) -> Any:
         ) from None
     except (YAMLError, ValueError) as error:
         raise SimicError(f"{source}: not readable as YAML: {str(error).splitlines()[0]}") from None
+    # Last: by now anchors are resolved, and what they became can be counted.
     return _Plain(source).copy(value, ())
 
 
@@ -663,6 +681,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     value = parse(text, source)
     *sections, leaf = name.split(".")
     for section in sections:
+        # A section that is missing is made: validation says whether there is such a one.
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
             raise SimicError(f"{source}: {short(section)} is a value, not a section")

@@ -8,6 +8,7 @@ from torch.export import ExportedProgram
 
 def as_bytes(program: ExportedProgram) -> bytes:
     """Serialise a program without the source of each operation, whose paths are absolute."""
+    # Inner modules too: a branch has a graph of its own.
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:

@@ -52,6 +52,7 @@ def add(kind: str, name: str) -> None:
 
 def check(kind: str, name: str) -> str:
     """Pass a name that is known; else raise ValueError, for pydantic to report."""
+    # ValueError and no SimicError: pydantic adds the key and all other problems.
     if name not in _KNOWN[kind]:
         raise ValueError(f"must be one of {', '.join(_KNOWN[kind])}")
     return name
@@ -59,6 +60,7 @@ def check(kind: str, name: str) -> str:
 
 def extensions() -> tuple[Path, ...]:
     """List the files of users that were imported in this process."""
+    # From what Python has imported: a list kept here could differ from that.
     files = [
         module.__file__ for name, module in sys.modules.items() if name.startswith(EXTENSION_MODULE)
     ]
@@ -91,6 +93,7 @@ def load_extension(path: Path) -> ModuleType:
 
     # Import it as Python itself would; a failure leaves nothing behind.
     module = importlib.util.module_from_spec(spec)
+    # Before it runs, since dataclasses look their module up while they are made.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

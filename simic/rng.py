@@ -82,6 +82,7 @@ def key(
     """
     # Integers are mixed as such: a tensor made of one would be a copy that a GPU waits for.
     state: Counter = _mix(_signed(rng_seed * _GOLDEN_GAMMA + int(purpose)))
+    # One inside the other, so that (1, 2) and (2, 1) name two streams.
     for counter in counters:
         if isinstance(counter, Tensor):
             counter = torch.as_tensor(counter, dtype=torch.int64, device=device)
@@ -100,6 +101,7 @@ def _shifted_mix(x: Counter) -> Counter:
 
 def bits(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
     """Draw independent 64-bit integers ``[*stream.shape, *shape]`` of each stream."""
+    # From 1: the output 0 would be the mix of the key itself.
     index = torch.arange(math.prod(shape), device=stream.device) + 1
     # SplitMix64: the n-th output is the mix of key + n · golden gamma.
     values = _mix(stream.reshape(-1, 1) + index * _signed(_GOLDEN_GAMMA))
@@ -113,10 +115,12 @@ def uniform(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
 
 def normal(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
     """Draw standard normal float32 by the inverse distribution function, computed in float64."""
+    # In the middle of its step: at 0 and at 1 the inverse is infinite.
     u = (_shift_right(bits(stream, shape), 11).to(torch.float64) + 0.5) * 2.0**-53
     return (math.sqrt(2.0) * torch.erfinv(2.0 * u - 1.0)).to(torch.float32)
 
 
 def permutation(stream: Tensor, n: int) -> Tensor:
     """Draw a uniform permutation of ``range(n)`` for each stream, ``[*stream.shape, n]``."""
+    # Stable, so that equal words, however seldom, are ordered alike on every device.
     return torch.argsort(bits(stream, (n,)), dim=-1, stable=True)

@@ -22,6 +22,7 @@ def read_file(path: Path, most: int, missing: str) -> bytes:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise SimicError(f"{path}: must be a regular file, no directory, pipe or device")
+        # Before a byte is read: a size of gigabytes is a wrong path.
         if status.st_size > most:
             raise SimicError(f"{path}: {status.st_size} bytes: must be at most {most}")
         with path.open("rb") as file:

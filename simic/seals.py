@@ -178,7 +178,13 @@ def path_of(root: Path, stage: str) -> Path:
 
 
 def identify(root: Path, stage: str, tree: Params) -> Identity:
-    """Compute the identity of a stage from the code, params and inputs that are there now."""
+    """Compute the identity of a stage from the code, params and inputs that are there now.
+
+    Args:
+        root: Of the workspace.
+        stage: Its name.
+        tree: The whole of params.yaml.
+    """
     # What was made by earlier stages counts by its bytes, not by how it was made.
     sealed = STAGES[stage]
     reads = {place: content_hash(root / place) for place in sealed.reads}
@@ -198,6 +204,7 @@ def identify(root: Path, stage: str, tree: Params) -> Identity:
 
 def params_of(stage: str, tree: Params) -> dict[str, JsonValue]:
     """Select the params that a stage depends on, by their keys in params.yaml."""
+    # As JSON has it, since it is compared with what was read back from a file.
     dumped = tree.model_dump(mode="json")
     return {
         key: functools.reduce(operator.getitem, key.split("."), dumped)
@@ -248,10 +255,17 @@ def _sealed(root: Path, identity: Identity) -> Seal:
 
 
 def holds(root: Path, stage: str, tree: Params) -> bool:
-    """Tell whether a stage has nothing to do: its seal is of this code, these params and inputs, and its outputs."""
+    """Tell whether a stage has nothing to do: its seal is of this code, these params and inputs, and its outputs.
+
+    Args:
+        root: Of the workspace.
+        stage: Its name.
+        tree: The whole of params.yaml.
+    """
     seal = read(root, stage)
     if seal is None:
         return False
+    # Two steps: outputs are large, and only hashed where all else is equal.
     identity = identify(root, stage, tree)
     return seal.sha256 == identity.sha256 and seal == _sealed(root, identity)
 
@@ -295,6 +309,7 @@ def refuse_changed(root: Path, place: str) -> None:
     # Every place has one stage that makes it.
     stage = next(stage for stage, sealed in STAGES.items() if place in sealed.writes)
     file = path_of(root, stage)
+    # Nothing vouches for it, as for what was brought here from elsewhere.
     if not file.exists():
         return
     seal = _read(file)
@@ -346,6 +361,7 @@ def content_hash(place: Path) -> str:
     """Hash the names and contents of a folder's files but bytecode, or a file; empty where there is none."""
     if not place.is_dir():
         return durable.sha256(place) if place.exists() else ""
+    # Sorted, since a file system lists names in any order.
     files = sorted(
         path
         for path in place.rglob("*")
@@ -374,6 +390,7 @@ def explain_damage(root: Path, params: Params) -> Iterator[None]:
     ) as error:
         # Only now, since hashing takes seconds, and mostly nothing is wrong.
         damaged, _ = broken(root, params)
+        # All is as it was sealed, so the error is a defect, and keeps its traceback.
         if not damaged:
             raise
         raise SimicError(

@@ -24,6 +24,7 @@ def alone(tensor: Tensor, operation: Literal["sum", "max"]) -> Tensor:
 
 def upload(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
     """Copy values to a device, through pinned memory, from which copies are made in the background."""
+    # Contiguous: torch takes no array with negative strides.
     tensor = (
         values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
     )
@@ -34,12 +35,19 @@ def upload(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
 
 @cache
 def constant(values: tuple, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Make a small table, copied once to each device; not to be written to."""
+    """Make a small table, copied once to each device; not to be written to.
+
+    Args:
+        values: Numbers, or rows of numbers.
+        dtype: Their type.
+        device: Where the table is read.
+    """
     return upload(torch.tensor(values, dtype=dtype, device=CPU), device)
 
 
 def as_one(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor]) -> list[Tensor]:
     """Move several tensors in one go, as one flat tensor, and give them their shapes again."""
+    # A copy of each would wait for the device as often.
     parts = move(torch.cat([tensor.flatten() for tensor in tensors])).split(
         [tensor.numel() for tensor in tensors]
     )

@@ -38,6 +38,7 @@ def refusal(error: ValidationError, source: str, tree: Any, model: type[BaseMode
 
 def _place(problem: ErrorDetails, tree: Any) -> Iterator[str]:
     """Yield the keys and places that lead to a problem, without pydantic's names for the variants of a type."""
+    # Down through the values: what is no key there is pydantic's name for a variant.
     for part in problem["loc"]:
         inside: Any = dict(enumerate(tree)) if isinstance(tree, list | tuple) else tree
         if isinstance(inside, dict) and part in inside:
@@ -48,6 +49,7 @@ def _place(problem: ErrorDetails, tree: Any) -> Iterator[str]:
 
 
 def _sentence(problem: ErrorDetails, key: str, model: type[BaseModel]) -> str:
+    # In the words of simic's own messages.
     message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if problem["type"] == "extra_forbidden":
         return f"{key}: {_unknown(key, model)}"

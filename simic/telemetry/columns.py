@@ -145,12 +145,14 @@ def arranged(columns: Columns, table: dict[str, Column]) -> Columns:
         for part in (COMPONENTS, ACTIONS)
     }
     order = [column for name in table for column in nested.get(name, [name])]
+    # Looked at in the first iteration: when a run is published it would be too late.
     if columns.keys() != set(order):
         raise ValueError(
             f"telemetry: columns {sorted(columns.keys() ^ set(order))} are missing or unknown"
         )
     for name, values in columns.items():
         dtype, axes = table[name.partition("/")[0]]
+        # A float may be of either kind, as it was measured.
         if values.ndim != axes or not str(values.dtype).startswith(dtype):
             raise ValueError(
                 f"telemetry: column {name} is {values.dtype} with {values.ndim} axes, not {dtype}, {axes}"

@@ -31,6 +31,7 @@ class Curves:
 
     def append(self, update: UpdateRow, episodes: Columns) -> None:
         """Add one iteration, with the episodes that it learned from; means are over the hosts that were measured."""
+        # Iterations done, as in everything that a person reads.
         iterations = update.iteration + 1
         # One row, in the order of COLUMNS.
         row = {"iterations": iterations, "validation_score": update.validation_accuracy}
@@ -45,6 +46,7 @@ class Curves:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
+        # An empty cell: plots leave a gap there, where nan would be a text.
         for row in self._rows.values():
             writer.writerow([value if math.isfinite(value) else "" for value in row.values()])
         return text.getvalue()
@@ -58,6 +60,7 @@ class Curves:
             best = self._last.best_iteration
             numbers = {name: value for name, value in row.items() if name != "validation_score"}
             numbers["env_steps"] = self._last.env_steps
+            # None before the first validation.
             if best in self._rows:
                 numbers |= {
                     "best_iterations": best,

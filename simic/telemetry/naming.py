@@ -26,5 +26,6 @@ def run_name(fingerprint: str) -> str:
     # Words from a hash of the whole, so that runs whose fingerprints begin alike have other names.
     number = zlib.crc32(fingerprint.encode())
     quality = QUALITIES[number % len(QUALITIES)]
+    # Digits of one number, so that quality and plant are drawn apart.
     plant = PLANTS[number // len(QUALITIES) % len(PLANTS)]
     return f"{quality}-{plant}-{fingerprint[:DIGITS]}"

@@ -65,6 +65,7 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path, states: Collection[in
             f"{damage}; run the same command again: it goes on from what is good and says what is lost"
         )
     updates = log.updates_of(extent)
+    # The last update knows the best of the whole run.
     best = updates[max(updates)].best_iteration
     with durable.new_directory(out_dir) as folder:
         # Tables, a file of the log at a time: a long run does not fit into memory.
@@ -107,6 +108,7 @@ def _damage(log: Chain, work_dir: Path, extent: Extent) -> str | None:
     damage = log.damage(extent)
     if damage is not None:
         return damage
+    # Any damage counts: a page would show what is left as if it were all.
     try:
         rows = len(timing.read(times))
         if (work_dir / RUN_FILE).exists():
@@ -114,6 +116,7 @@ def _damage(log: Chain, work_dir: Path, extent: Extent) -> str | None:
     except SimicError as error:
         return str(error)
     iterations = max(log.updates_of(extent), default=0)
+    # More wall times than iterations are those of iterations that were taken back.
     return (
         None
         if rows >= iterations
@@ -122,6 +125,7 @@ def _damage(log: Chain, work_dir: Path, extent: Extent) -> str | None:
 
 
 def _append(file: LogFile, tables: "dict[str, TableWriter]", curves: Curves) -> None:
+    # First, since a file may have findings alone.
     tables[FINDINGS_FILE].append(findings_table(file.findings))
     update = file.update
     if update is None:
@@ -150,6 +154,7 @@ class TableWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        # A table without rows is written too: readers find every file, with its columns.
         if kind is None and (self._rows or self._writer is None):
             self._write()
         if self._writer is not None:
@@ -159,6 +164,7 @@ class TableWriter:
         """Add rows; a file to which nothing else is added has the columns of a table without any."""
         self._pending.append(table)
         self._rows += len(table)
+        # Small groups of rows cost space, large ones memory.
         if self._rows >= ROWS_PER_GROUP:
             self._write()
 
@@ -176,6 +182,7 @@ def steps_table(iteration: int, steps: Columns) -> pa.Table:
     """Make one row per step and host."""
     # Step by step, the hosts of a step side by side: the order in which the arrays lie in memory.
     count, hosts = steps["reward"].shape
+    # Steps count from 1, as in the report; iterations and hosts from 0, as in the log.
     axes = {
         "iteration": np.full(count * hosts, iteration),
         "step": np.repeat(np.arange(1, count + 1), hosts),
@@ -212,6 +219,7 @@ def episodes_table(iteration: int, split: str, episodes: Columns) -> pa.Table:
 def events_table(iteration: int, events: EventColumns) -> pa.Table:
     """Make one row per event."""
     columns = events.columns
+    # Each text is made once and taken by its number: a string for each event would cost most of the time.
     name, detail = (pa.array([text[part] for text in events.texts], pa.string()) for part in (0, 1))
     return pa.table(
         {
@@ -228,6 +236,7 @@ def events_table(iteration: int, events: EventColumns) -> pa.Table:
 def updates_table(update: UpdateRow) -> pa.Table:
     """Make the row of an update, its metrics under their own names."""
     metrics = {name: pa.array([value], pa.float64()) for name, value in update.metrics.items()}
+    # Types are said: of a column without a value pyarrow would make one of nulls.
     after = {"validation_accuracy": pa.float64(), "best_iteration": pa.int64()}
     after |= dict.fromkeys(("state_chain", "state_begun", "state_ended"), pa.string())
     before = {"iteration": pa.int64(), "env_steps": pa.int64()}
@@ -240,6 +249,7 @@ def findings_table(findings: list[FindingRow]) -> pa.Table:
         "iteration": pa.int64(),
         **dict.fromkeys(("check", "severity", "message"), pa.string()),
     }
+    # With sorted keys, since equal runs must publish equal bytes.
     evidence = pa.array(
         [json.dumps(finding.evidence, sort_keys=True) for finding in findings], pa.string()
     )
@@ -257,5 +267,6 @@ def _array(values: Array) -> pa.Array:
     flat = pa.array(published(values).reshape(-1))
     if values.ndim == 1:
         return flat
+    # Every host has as many slots, so lists begin at multiples of their number.
     rows, slots = values.shape
     return pa.ListArray.from_arrays(np.arange(rows + 1, dtype=np.int32) * slots, flat)

@@ -104,6 +104,7 @@ class LogFile:
 
     @cached_property
     def _metadata(self) -> dict[str, Any]:
+        # Kept, unlike columns: it is small, and every property reads it.
         with _readable(self.path), safe_open(self.path, "np") as file:
             return json.loads(file.metadata()[_METADATA])
 
@@ -128,6 +129,7 @@ class LogFile:
     @property
     def events(self) -> EventColumns:
         """The events of the iteration's steps, in order."""
+        # JSON has lists where tuples are compared.
         return EventColumns(
             self.columns("events"), [(name, detail) for name, detail in self._metadata["texts"]]
         )
@@ -161,6 +163,7 @@ def read(folder: Path) -> Iterator[LogFile]:
 def _numbers(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
+    # What a killed process left half written is none of the log.
     files = (path for path in folder.iterdir() if path.suffix == SUFFIX and path.is_file())
     return sorted(int(path.stem) for path in files if path.stem.isdecimal())
 
@@ -202,6 +205,7 @@ class Chain:
 
     def updates_of(self, extent: Extent) -> dict[int, UpdateRow]:
         """Select the updates of so many files, by iterations done."""
+        # Later ones are of iterations that will be done again.
         return {
             update.iteration + 1: update
             for number, update in self.updates.items()
@@ -234,6 +238,7 @@ class Recorder:
         self._extent = extent
         self._findings: list[FindingRow] = []
         try:
+            # Only what the checkpoint vouches for goes on; the rest was never part of a state.
             self.folder.mkdir(parents=True, exist_ok=True)
             self.dropped = self._drop()
             self.lost_times = timing.keep_before(self._timing, iteration)
@@ -263,6 +268,7 @@ class Recorder:
         ]
         for path in (*reversed(late), *self.folder.glob(".*.tmp")):
             path.unlink()
+        # A folder in the place of a file is somebody's, and is put aside.
         folders = [path for path in self.folder.glob(f"[0-9]*{SUFFIX}") if path.is_dir()]
         for path in folders:
             durable.put_aside(path)
@@ -285,11 +291,13 @@ class Recorder:
             durable.replace_file(path_of(self.folder, self._extent.files), content)
         except OSError as error:
             raise self._error(error) from None
+        # Only now: a file that failed is written again under the same number.
         self._extent = Extent(self._extent.files + 1, durable.sha256_of(content))
         self._findings.clear()
 
     def flush(self) -> Extent:
         """Write findings that are in no file yet; return how far the log reaches."""
+        # No number is used up by a file without anything in it.
         if self._findings:
             self.write(None)
         return self._extent
@@ -311,6 +319,7 @@ class Silent(Recorder):
     """Drops the log of a process that does not write, since the first one does."""
 
     def __init__(self) -> None:
+        # Not as the base does, which opens a folder.
         self.dropped = self.lost_times = 0
         self._extent = NOTHING
         self._findings = []

@@ -31,6 +31,7 @@ def note(path: Path, start: StartRow) -> None:
     # A start must not fail over a damaged file that nothing else depends on.
     earlier = list[StartRow]()
     try:
+        # A run that goes on had a file: where it is missing, reading says so.
         earlier = read(path) if path.exists() or start.start_iteration else []
     except SimicError as damage:
         aside = f"kept as {durable.put_aside(path).name}, " if path.exists() else ""

@@ -18,6 +18,7 @@ _CRC = ',"crc":"{:08x}"}}\n'  # how every line ends
 
 def append(path: Path, row: TimingRow) -> None:
     """Add one line; OSError as the system reports it."""
+    # Not synced: a line lost in a crash costs one measurement, a sync would cost time in every iteration.
     with path.open("ab") as file:
         file.write(_line(row))
 
@@ -60,6 +61,7 @@ def _good(path: Path) -> tuple[list[TimingRow], bool]:
             row = TimingRow.model_validate_json(line[: -len(_CRC.format(0))] + b"}")
         except ValidationError:
             return rows, False
+        # Written again and compared: a changed digit that is still a number is found too.
         if row.iteration != len(rows) or _line(row) != line:
             return rows, False
         rows.append(row)

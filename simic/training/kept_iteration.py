@@ -19,6 +19,7 @@ def chosen(params: Params) -> list[int]:
     first = FEW
     while numbers[-1] < params.train.iterations:
         after = max(first + 1, int(first * GROWTH))
+        # By a hash of the seed: chosen before it is known what comes out.
         word = int(rng.bits(rng.key(params.rng_seed, rng.Purpose.KEPT_ITERATION, first), (1,)))
         numbers.append(first + word % (after - first))
         first = after

@@ -54,6 +54,7 @@ def replay(
             go on from a state.
     """
     if processes is not None:
+        # Processes change no result, so whoever replays may have a number of their own.
         params = params.model_copy(
             update={"runtime": params.runtime.model_copy(update={"processes": processes})}
         )

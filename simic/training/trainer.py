@@ -317,11 +317,13 @@ class TrainingRun:
         is_due = iterations % self.session.params.runtime.checkpoint_every == 0
         if is_due or is_last or iterations == self.counters.best_iteration:
             self._save()
+        # After the last iteration there is nothing left to stop.
         if not is_last:
             self._stop_if_asked()
 
     def finish(self) -> None:
         """Save what is not saved yet. Where the best checkpoint was lost, and no other validated, the last is best."""
+        # Where none was validated, the last has learned longest.
         if self.counters.best_iteration is None:
             self.counters.best_iteration = self.counters.iteration
             self.loop.saved = False
