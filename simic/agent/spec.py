@@ -68,6 +68,7 @@ class ActionSpec:
     def mask_shape(self, head: int) -> tuple[int, ...]:
         """Tell the shape of a mask of this head for each environment."""
         spec = self.heads[head]
+        # The tables come first in the shape, so that a row of them is one gather away from the choice.
         earlier = {"nothing": (), "op": self.heads[:1], "slot": self.heads[1:2]}[spec.mask_given]
         return (*(choice.size for choice in earlier), spec.size)
 
@@ -117,7 +118,6 @@ class Observation:
     """What the policy sees: ``features [..., D]`` float32, ``categories [..., C]`` int64 (C may be 0), and masks.
 
     Masks are by head name, bool ``[..., n]``, ``[..., ops, n]`` or ``[..., slots, n]`` by the head's ``mask_given``; a
-    # The tables come first in the shape, so that a row of them is one gather away from the choice.
     head without a mask is free. ``privileged [..., n]`` int64 is what the critic alone sees; None: nothing.
     """
 

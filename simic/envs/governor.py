@@ -83,8 +83,8 @@ def check(
         & (loss > params.loss_multiplier * mean)
     )
 
-    # One bad epoch may mend itself, and a rollback costs the host its unfinished seeds.
     # An anomaly that lasts is a panic.
+    # One bad epoch may mend itself, and a rollback costs the host its unfinished seeds.
     anomalies = torch.where(anomalous, vitals.anomalies + 1, 0)
     cause = torch.full_like(anomalies, Cause.NONE)
     lasting = anomalies >= params.consecutive_panics

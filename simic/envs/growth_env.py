@@ -138,8 +138,8 @@ class GrowthEnv(VectorEnv):
         self._all_alive = True
 
     def _describe(self) -> None:
-        # The policy reads the specs; the spaces are what Gymnasium's checkers and other agents ask for.
         """Make the specs for the policy and the spaces that gymnasium asks for."""
+        # The policy reads the specs; the spaces are what Gymnasium's checkers and other agents ask for.
         slots = self.host.slots
         blueprints = len(self.blueprints)
         self.action_spec = action_spec(slots, blueprints)
@@ -331,10 +331,10 @@ class GrowthEnv(VectorEnv):
 
     def _checked(self, tasks: Tensor) -> Tensor:
         """Raise SimicError unless there is one task for each host, and the bank has it."""
+        # An index behind the bank would read the samples of no task.
         if (
             tasks.shape != self.env_ids.shape
             or not ((tasks >= 0) & (tasks < self.tasks_in_bank)).all()
-            # An index behind the bank would read the samples of no task.
         ):
             raise SimicError(
                 f"reset: tasks {tasks.tolist()}: must be {self.num_envs}, one for each host, each of 0 to "

@@ -54,8 +54,8 @@ def make(task: GymParams) -> gymnasium.Env:
 
 
 def _named(name: str) -> Callable[..., Any]:
-    # A wrapper is code of the user's: it is imported by name, as an extension is.
     """Import what ``module:Name`` names."""
+    # A wrapper is code of the user's: it is imported by name, as an extension is.
     module, colon, attribute = name.partition(":")
     if not colon:
         raise SimicError(
@@ -149,9 +149,9 @@ class GymEnv(GymAdapter):
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
         """Take a step; keep what repeats it."""
-        # Copied before anything else reads them: these numbers are the only record of the episode.
         self.seen, rewards, terminated, truncated, info = super().step(actions)
         ended = terminated | truncated
+        # A copy: these numbers are the only record of the episode.
         self._actions.append(actions.clone())
         self.returns = torch.where(ended, 0.0, self.returns + rewards)
         self._lengths = torch.where(ended, 0, self._lengths + 1)

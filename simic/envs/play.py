@@ -100,7 +100,7 @@ def play(
         host_ids: Names of the hosts ``[E]`` for the random numbers; by default those of the environments.
         steps: Length; by default that of the longest episode.
     """
-    # A plan that cannot be followed is refused before hosts are made and trained.
+    # A plan that cannot be followed is refused before hosts are trained.
     refuse_closed(env, actor)
     options = {
         "iteration": iteration,

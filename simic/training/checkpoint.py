@@ -168,8 +168,8 @@ def cpu_copies(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None:
-    # One is named and all are counted: the number tells one bad layer from a run that has burst.
     """Raise SimicError naming the first tensor or number that is NaN or infinite: such a state is never written."""
+    # One is named and all are counted: the number tells one bad layer from a run that has burst.
     bad = [
         name
         for name, tensor in tensors.items()
