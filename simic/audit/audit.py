@@ -64,8 +64,12 @@ def _changed_code(run: RunRecord) -> str:
         return ""
     # Before the result, since changed code makes it one that no revision can reproduce.
     sentences: list[str] = []
-    if files := run.provenance.origin.changed_files:
-        sentences.append(f"The code was changed ({_files(files)}). ")
+    files = run.provenance.origin.changed_files
+    # A user's own environment or task belongs to no revision of simic: it is named, but nothing was changed.
+    if extensions := [file for file in files if file.startswith("extensions/")]:
+        sentences.append(f"Own code takes part ({_files(extensions)}). ")
+    if changed := [file for file in files if file not in extensions]:
+        sentences.append(f"The code was changed ({_files(changed)}). ")
     if changes := run.provenance.origin.code_changes:
         sentences.append(
             f"The code changed in {changes} of {run.provenance.origin.resumes} resumes. "

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def derived_headroom(headroom: HeadroomReport) -> HeadroomReport:
     return chosen.model_copy(update=changes)
 
 
+@lru_cache(maxsize=1)  # two checks and the report's first line ask for it
 def derived_evaluation(run: RunRecord) -> Evaluation:
     """Derive means, intervals, comparisons, standings, scores and counts of an evaluation of growth again."""
     evaluation = run.evaluation

@@ -144,7 +144,7 @@ def _array(name: str, column: pa.Array) -> Array:
     return column.to_numpy(zero_copy_only=False).reshape(shape)  # a null number is NaN
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # hashed by identity: what is derived of one is remembered
 class RunRecord:
     """Hold one run; all but telemetry is added with ``dataclasses.replace``.
 

@@ -122,7 +122,9 @@ class Dataset:
         """Compute the cross-entropy of a uniform guess in nats, float64 ``[T]``."""
         counts = self.task_classes or (self.classes,)
         return torch.tensor(
-            [math.log(count) for count in counts], dtype=torch.float64, device=self.y.device
+            [math.log(count) for count in counts],
+            dtype=torch.float64,
+            device=self.y.device,
         )
 
     def of_tasks(self, tasks: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
@@ -137,7 +139,9 @@ class Dataset:
 
 
 def load_split(
-    prepared_dir: Path, split: Literal["train", "val"], device: torch.device | str = "cpu"
+    prepared_dir: Path,
+    split: Literal["train", "val"],
+    device: torch.device | str = "cpu",
 ) -> Dataset:
     """Load the training or validation split of the tasks of training.
 
@@ -200,7 +204,8 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
         for width in widths
     ]
     return replace(
-        record([task for task in tasks if task.group != "outside"]), outside=tuple(by_width)
+        record([task for task in tasks if task.group != "outside"]),
+        outside=tuple(by_width),
     )
 
 

@@ -63,7 +63,8 @@ def write_bank(
         durable.write_synced(folder / TRAINVAL_FILE, save(bank.arrays))
         durable.write_synced(folder / TEST_FILE, save(bank.held_out_arrays))
         durable.write_synced(
-            folder / HELD_OUT_FILE, TypeAdapter(list[TaskMeta]).dump_json(bank.held_out, indent=2)
+            folder / HELD_OUT_FILE,
+            TypeAdapter(list[TaskMeta]).dump_json(bank.held_out, indent=2),
         )
         meta = Meta(
             schema_version=SCHEMA_VERSION,

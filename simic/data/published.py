@@ -222,7 +222,14 @@ def _from_archive(path: Path) -> list[tuple[str, bytes]]:
                 if file is None:
                     raise tarfile.ReadError(f"{name} is no file")
                 files.append((f"{path}: {name}", file.read(MAX_BATCH_BYTES)))
-    except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError, RecursionError) as error:
+    except (
+        tarfile.TarError,
+        OSError,
+        EOFError,
+        zlib.error,
+        KeyError,
+        RecursionError,
+    ) as error:
         reason = " ".join(str(error).split()).strip("\"'")
         raise SimicError(f"{path}: damaged, or not the archive of CIFAR-10: {reason}") from None
     return files

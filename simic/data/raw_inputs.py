@@ -33,7 +33,10 @@ class InputColumn(BaseModel):
         """
         if self.levels is None:
             return [None, *[torch.nan] * self.missing]
-        return [*map(float, range(len(self.levels) + self.other)), *[torch.nan] * self.missing]
+        return [
+            *map(float, range(len(self.levels) + self.other)),
+            *[torch.nan] * self.missing,
+        ]
 
 
 class RawInputs(BaseModel):

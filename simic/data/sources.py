@@ -97,7 +97,10 @@ def read_npz(data_dir: Path, source: str) -> Source:
     x = arrays["x"][:, None] if arrays["x"].ndim == 3 else arrays["x"]
     # The name alone: the folder would make the prepared bytes differ between machines.
     return Source(
-        path.name, durable.sha256_of(content), "the user's own", *checked(str(path), x, arrays["y"])
+        path.name,
+        durable.sha256_of(content),
+        "the user's own",
+        *checked(str(path), x, arrays["y"]),
     )
 
 
@@ -117,7 +120,9 @@ def npz_arrays(path: Path, content: bytes, allowed: Sequence[str]) -> dict[str, 
             names = [name for name in archive.files if name.lower() in allowed]
             size = sum(archive.zip.getinfo(f"{name}.npy").file_size for name in names)
             refuse_too_much(
-                f"{path}: arrays {', '.join(names)}", size * COPIES, "their number of samples"
+                f"{path}: arrays {', '.join(names)}",
+                size * COPIES,
+                "their number of samples",
             )
             return {name.lower(): archive[name] for name in names}
     except SimicError:

@@ -5,6 +5,7 @@ real. Bootstrap intervals (BCa, Efron 1987) are given for the interquartile mean
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -129,11 +130,15 @@ def sign_flip_p(difference: Values, rng_seed: int) -> float:
     if n <= EXACT_SIGN_FLIPS:
         patterns = np.arange(2**n)[:, None] >> np.arange(n) & 1
         return float(_extreme(difference, 1.0 - 2.0 * patterns).mean())
+    signs = np.where(_sampled_flips(rng_seed, n), -1.0, 1.0)
+    return float((1 + _extreme(difference, signs).sum()) / (1 + SAMPLED_SIGN_FLIPS))
+
+
+# A policy is compared with several others by the same patterns, and hashing them takes nearly all of the time.
+@lru_cache(maxsize=1)
+def _sampled_flips(rng_seed: int, n: int) -> NDArray[np.bool_]:
     stream = rng.key(rng_seed, rng.Purpose.BOOTSTRAP, n, 0)
-    flips = rng.uniform(stream, (SAMPLED_SIGN_FLIPS, n)).numpy() < 0.5
-    return float(
-        (1 + _extreme(difference, np.where(flips, -1.0, 1.0)).sum()) / (1 + SAMPLED_SIGN_FLIPS)
-    )
+    return rng.uniform(stream, (SAMPLED_SIGN_FLIPS, n)).numpy() < 0.5
 
 
 def _extreme(difference: Values, signs: Values) -> NDArray[np.bool_]:

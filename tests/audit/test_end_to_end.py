@@ -94,14 +94,15 @@ def test_code_that_was_changed_in_any_start_is_on_the_first_line(copy):
     """Judge the code of every start and resume, not that of the audit."""
     [start] = starts.read(copy.telemetry / "run.json")
     (copy.telemetry / "run.json").unlink()
-    for code, files in (("abc-dirty", ["simic/agent/ppo.py"]), ("def", [])):
+    for code, files in (("abc-dirty", ["extensions/maze.py", "simic/agent/ppo.py"]), ("def", [])):
         changes = {"code": code, "changed_files": files}
         starts.note(copy.telemetry / "run.json", start.model_copy(update=changes))
     seals.write(copy.root, seals.identify(copy.root, "train", small()))
     record = stages.recorded(small(), copy)
     sentence = examine(record, "x").summary.what
     assert sentence.startswith(
-        "The code was changed (simic/agent/ppo.py). The code changed in 1 of 1 resumes. "
+        "Own code takes part (extensions/maze.py). The code was changed (simic/agent/ppo.py). "
+        "The code changed in 1 of 1 resumes. "
     )
     assert of(record, "X6").status is Status.PASS
     (copy.telemetry / "run.json").write_text("[{}]")

@@ -109,7 +109,11 @@ def _samples(data: UserData, layout: str | None) -> pd.DataFrame | np.ndarray:
 
 
 def _bank(
-    data: UserData, inputs: RawInputs, raw: np.ndarray, y: Tensor, parts: Mapping[str, Tensor]
+    data: UserData,
+    inputs: RawInputs,
+    raw: np.ndarray,
+    y: Tensor,
+    parts: Mapping[str, Tensor],
 ) -> Bank:
     encoder = InputEncoder(inputs)
     arrays = dict[str, Tensor]()
@@ -202,7 +206,8 @@ def _places(frame: pd.DataFrame) -> np.ndarray:
         # Refuses dates and nested values, which cannot be compared.
         is_number(frame[name], name)
     return np.stack(
-        [pd.factorize(frame[name], use_na_sentinel=False)[0] for name in frame.columns], axis=1
+        [pd.factorize(frame[name], use_na_sentinel=False)[0] for name in frame.columns],
+        axis=1,
     )
 
 

@@ -200,7 +200,11 @@ def _read_npz(path: Path, target: str | None) -> UserData:
     y = pd.Series(np.concatenate([arrays[answers].ravel() for _, answers in pairs]), name="y")
     parts = [np.full(len(arrays[f"x_{split}"]), SPLIT_NAMES[split]) for split in splits]
     return UserData(
-        path.name, x, y, np.concatenate(parts) if parts else None, durable.sha256_of(content)
+        path.name,
+        x,
+        y,
+        np.concatenate(parts) if parts else None,
+        durable.sha256_of(content),
     )
 
 
@@ -245,7 +249,11 @@ def _images(path: Path) -> UserData:
     x = _stacked(str(path), files)
     digest = durable.sha256_of("".join(map(durable.sha256, files)).encode())
     return UserData(
-        path.name, x, pd.Series(labels, name="folder"), np.array(parts) if parted else None, digest
+        path.name,
+        x,
+        pd.Series(labels, name="folder"),
+        np.array(parts) if parted else None,
+        digest,
     )
 
 

@@ -70,7 +70,13 @@ class Draws:
         split = -1 if self.split is None else SPLITS.index(self.split)
         self.calls += 1
         return rng.key(
-            self.rng_seed, Purpose.INSTANCE, kind, group, self.instance, split, self.calls
+            self.rng_seed,
+            Purpose.INSTANCE,
+            kind,
+            group,
+            self.instance,
+            split,
+            self.calls,
         )
 
     def uniform(self, *shape: int) -> Tensor:
@@ -163,7 +169,11 @@ class Draws:
             # The pool of this group and split, of the samples with this label.
             members = torch.nonzero(labels == label).flatten()
             stream = rng.key(
-                self.rng_seed, Purpose.SPLIT, zlib.crc32(name.encode()), label, *instance
+                self.rng_seed,
+                Purpose.SPLIT,
+                zlib.crc32(name.encode()),
+                label,
+                *instance,
             )
             pool = members[rng.permutation(stream, len(members))]
             if self.group != OUTSIDE:

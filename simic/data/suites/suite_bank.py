@@ -60,7 +60,9 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
             if len(instances) == 1:
                 size = sum(array.nbytes for array in instances[0].arrays.values())
                 refuse_too_much(
-                    f"{count} tasks", COPIES * count * size, f"prepare.suite.instances.{group}"
+                    f"{count} tasks",
+                    COPIES * count * size,
+                    f"prepare.suite.instances.{group}",
                 )
         return instances
 

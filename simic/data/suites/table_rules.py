@@ -194,7 +194,9 @@ def order(draws: Draws, columns: Columns) -> LabelRule:
 def match(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether two columns, anywhere, hold the same code."""
     return LabelRule(
-        lambda x: (x[:, columns.codes].sort(1).values.diff(dim=1) == 0).any(1).float(), {}, (0.5,)
+        lambda x: (x[:, columns.codes].sort(1).values.diff(dim=1) == 0).any(1).float(),
+        {},
+        (0.5,),
     )
 
 
@@ -202,7 +204,9 @@ def twins(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether two certain columns hold the same code."""
     first, second = columns.codes[:2]
     return LabelRule(
-        lambda x: (x[:, first] == x[:, second]).float(), {"first": first, "second": second}, (0.5,)
+        lambda x: (x[:, first] == x[:, second]).float(),
+        {"first": first, "second": second},
+        (0.5,),
     )
 
 
@@ -400,7 +404,12 @@ def skewed(draws: Draws) -> Shape:
     def show(draws: Draws, x: Tensor) -> Tensor:
         steep = rate * x
         ways = torch.stack(
-            (steep.exp(), -(-steep).exp(), (1.5 * steep).sinh(), x.sign() * x.abs().sqrt())
+            (
+                steep.exp(),
+                -(-steep).exp(),
+                (1.5 * steep).sinh(),
+                x.sign() * x.abs().sqrt(),
+            )
         )
         return ways[torch.tensor(forms), :, torch.arange(COLUMNS)].T.contiguous()
 

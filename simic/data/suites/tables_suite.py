@@ -28,7 +28,12 @@ LABEL_NOISE = (0.0, 0.03, 0.06)
 
 
 def _table(
-    draws: Draws, columns: Columns, rule: LabelRule, shape: Shape, reference: Tensor, classes: int
+    draws: Draws,
+    columns: Columns,
+    rule: LabelRule,
+    shape: Shape,
+    reference: Tensor,
+    classes: int,
 ) -> Problem:
     """Make an instance whose classes are bands of a rule's score, equally many rows in each."""
     cuts = rules.cuts_of(rule, reference, classes)
@@ -50,7 +55,11 @@ def _table(
             x[y == label] = rows[labels == label][: needed[label]]
         return shape.show(draws, x)[:, None, None], draws.mislabelled(y, classes, noise)
 
-    parameters: dict[str, Any] = {"rule": rule.parameters, "cuts": [*cuts], "label_noise": noise}
+    parameters: dict[str, Any] = {
+        "rule": rule.parameters,
+        "cuts": [*cuts],
+        "label_noise": noise,
+    }
     if columns.parameters:
         parameters["columns"] = columns.parameters
     if shape.parameters:
@@ -86,7 +95,10 @@ def _match(draws: Draws) -> Problem:
 def _gain(draws: Draws) -> Problem:
     classes = draws.whole(2, 4)
     return _ruled(
-        draws, rules.folded if classes == 2 else rules.linear, (classes, classes), rules.scaled
+        draws,
+        rules.folded if classes == 2 else rules.linear,
+        (classes, classes),
+        rules.scaled,
     )
 
 
@@ -94,7 +106,9 @@ def _twins(draws: Draws) -> Problem:
     chosen = draws.permutation(COLUMNS).tolist()
     levels = draws.whole(4, 10)
     return _ruled(
-        draws, rules.twins, codes={"codes": tuple(chosen), "levels": levels, "anywhere": False}
+        draws,
+        rules.twins,
+        codes={"codes": tuple(chosen), "levels": levels, "anywhere": False},
     )
 
 
@@ -142,17 +156,41 @@ HELD_OUT: dict[str, Kind] = {
 # A rule, the ways in which its score is cut into classes (two halves, two by the distance from its middle, three to
 # five bands), and shapes of columns under which one module helps more than others (docs/history/experiments.md).
 SINGLE_RULES: dict[str, tuple[rules.Rule, tuple[str, ...], tuple[str, ...]]] = {
-    "linear": (rules.linear, ("folded", "bands"), ("exponentiated", "scaled", "skewed")),
+    "linear": (
+        rules.linear,
+        ("folded", "bands"),
+        ("exponentiated", "scaled", "skewed"),
+    ),
     "sparse": (rules.sparse, ("", "bands"), ("", "scaled")),
-    "product": (rules.product, ("", "bands"), ("", "exponentiated", "scaled", "rounded")),
+    "product": (
+        rules.product,
+        ("", "bands"),
+        ("", "exponentiated", "scaled", "rounded"),
+    ),
     "periodic": (rules.periodic, ("", "folded", "bands"), ("", "rounded")),
     "waves": (rules.waves, ("", "bands"), ("", "rounded")),
-    "category": (rules.category, ("", "folded", "bands"), ("", "exponentiated", "rounded")),
+    "category": (
+        rules.category,
+        ("", "folded", "bands"),
+        ("", "exponentiated", "rounded"),
+    ),
     "order": (rules.order, ("", "folded", "bands"), ("", "exponentiated", "rounded")),
     "match": (rules.match, ("",), ("", "exponentiated", "powers", "scaled", "rounded")),
-    "place": (rules.place, ("", "folded", "bands"), ("", "powers", "scaled", "rounded")),
-    "centres": (rules.centres, ("",), ("", "exponentiated", "powers", "scaled", "rounded")),
-    "largest": (rules.largest, ("",), ("", "exponentiated", "powers", "scaled", "skewed")),
+    "place": (
+        rules.place,
+        ("", "folded", "bands"),
+        ("", "powers", "scaled", "rounded"),
+    ),
+    "centres": (
+        rules.centres,
+        ("",),
+        ("", "exponentiated", "powers", "scaled", "rounded"),
+    ),
+    "largest": (
+        rules.largest,
+        ("",),
+        ("", "exponentiated", "powers", "scaled", "skewed"),
+    ),
 }
 
 
@@ -201,9 +239,15 @@ GENERATED: dict[str, Callable[[Draws], dict[str, Any]]] = {
     "friedman2": lambda draws: {},
     "friedman3": lambda draws: {},
     "hastie": lambda draws: {},
-    "gaussian_quantiles": lambda draws: {"n_features": COLUMNS, "n_classes": draws.whole(2, 4)},
+    "gaussian_quantiles": lambda draws: {
+        "n_features": COLUMNS,
+        "n_classes": draws.whole(2, 4),
+    },
     "moons": lambda draws: {"noise": draws.number(0.1, 0.3)},
-    "circles": lambda draws: {"noise": draws.number(0.05, 0.15), "factor": draws.number(0.4, 0.7)},
+    "circles": lambda draws: {
+        "noise": draws.number(0.05, 0.15),
+        "factor": draws.number(0.4, 0.7),
+    },
     "classification": lambda draws: {
         "n_features": COLUMNS,
         "n_informative": draws.whole(4, 8),
