@@ -20,7 +20,7 @@ JOINT_LOG_RATIO_LIMIT = 30.0
 
 @dataclass(frozen=True)
 class HeadUsage:
-    """Where each head mattered (``relevant``), and where it had more than one legal choice as well (``choice``).
+    """Where the op uses a head (``relevant``), and where that head had more than one legal choice too (``choice``).
 
     Counts are over all processes. A sum over one of the ``minibatches`` times minibatches / rows is unbiased for the
     mean over the rollout, whatever rows fall into it.

@@ -1,7 +1,7 @@
 """The recurrent actor-critic: encoder → memory → LayerNorm → one head per factor of the action, and V(s).
 
 Beside the memory the encoder's own output is read, so that the present observation need not pass through it. The value
-reads a trunk of its own (``critic: own``), or what the heads read and the observation, without a gradient to that trunk
+reads a trunk of its own (``critic: own``), or the actor's latent and the observation, without a gradient to that trunk
 (``critic: detached``). Privileged columns, which only the critic sees, are embedded beside that. The value never
 depends on the action.
 
@@ -183,7 +183,7 @@ class Trunk(nn.Module):
         self.passed = passed
         self.width = self.core.width + (0 if sizes.core == "none" else sizes.encoder_units) + passed
         # What enters the core is bounded by the encoder's tanh. A LayerNorm there would keep the direction of a short
-        # observation and lose its length (docs/history/experiments.md); so would one right behind it without a core.
+        # observation and lose its length (docs/history/experiments.md); as would one behind it without a core.
         self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(self.core.width)
 
     def step(
@@ -337,7 +337,7 @@ class ActorCritic(nn.Module):
         )
 
     def _gains(self) -> dict[str, float]:
-        """Map prefixes of parameters' names to the gains of their first weights."""
+        """Map prefixes of parameters' names to the gains with which weights are initialised."""
         # The longest prefix counts, so a head's last layer may differ from its first.
         gains = {"heads": HIDDEN_GAIN, "choice_embeddings": 0.0, "privileged": 1.0}
         for trunk in ("actor", "critic"):
@@ -547,7 +547,7 @@ class ActorCritic(nn.Module):
         return choices
 
     def _head_groups(self, z: Tensor) -> list["HeadGroup"]:
-        """Compute the first layers of all heads in one product, by what their heads know of earlier choices."""
+        """Compute the first layers of all heads in one product, then split them: op, slot, all others."""
         # Heads are small: one product of all costs hardly more than that of a single head.
         # They are put together at each call, as heads have names of their own in checkpoints and in the gradient norms.
         layers = [head.get_submodule("hidden") for head in self.heads]

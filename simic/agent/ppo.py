@@ -243,7 +243,7 @@ class PPO:
         self._cpu_ids: tuple[Tensor, Tensor] | None = None
 
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
-        """Learn from several epochs of minibatches over environments, of a policy without memory over single steps.
+        """Run several epochs of minibatches: of whole environments if the policy has memory, else of single steps.
 
         Args:
             rollout: With advantages and returns.
@@ -268,7 +268,8 @@ class PPO:
         entropy_coef = self.entropy_coef()
         coefs = entropy_coef if self.entropy_scale is None else entropy_coef * self.entropy_scale
 
-        # Until the divergence ends the update. The first minibatch is rescored when it is over.
+        # ``alive`` turns False when the divergence ends the update. The first minibatch is kept, to measure the
+        # divergence of the whole update afterwards.
         alive = torch.ones((), dtype=torch.bool, device=rollout.valid.device)
         probe: tuple[Rollout, HeadUsage] | None = None
         for epoch, positions in self._minibatches(
@@ -393,7 +394,7 @@ class PPO:
         return self.settings.entropy_coef + self._progress() * change
 
     def learning_rate(self) -> float:
-        """Compute the rate of this update: constant, or linear to a fifth in the last."""
+        """Compute the rate of this update: constant, or falling linearly to a fifth at the last one."""
         decay = 1.0 - LINEAR_END if self.settings.learning_rate_schedule == "linear" else 0.0
         return self.settings.learning_rate * (1.0 - decay * self._progress())
 

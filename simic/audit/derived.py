@@ -17,7 +17,7 @@ from simic.evaluation.result import LEARNED, Case, Evaluation, HeadroomReport
 from simic.telemetry.curves import OF_EPISODES, OF_UPDATES, Curves
 from simic.telemetry.rows import UpdateRow
 
-ROUNDING = 1e-9  # relative: sums in the order of another version of a library
+ROUNDING = 1e-9  # relative, and absolute near 0: sums in the order of another version of a library
 
 
 def derived_headroom(headroom: HeadroomReport) -> HeadroomReport:

@@ -132,7 +132,7 @@ def _checkpoint(run: RunRecord, files: RunFiles, name: str) -> Checkpoint:
 
 
 def _as_recorded(params: Params, machine: Machine, processes: int) -> Params:
-    """Take over the settings of the machine of the run, but for the number of processes, environments' included."""
+    """Take over the settings of the machine of the run, except numbers of processes, an environment's included."""
     # Threads, tf32 and backend change the last bits; processes do not, so that another number of them is a stronger
     # proof.
     settings = {

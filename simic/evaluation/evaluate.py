@@ -50,7 +50,7 @@ from simic.training.checkpoint import Checkpoint
 Actors = Callable[[GrowthEnv], Mapping[str, Actor]]
 Scores = dict[str, result.PerSeed]  # by policy
 
-# So many hosts that won most are shown, and as many that lost most.
+# Hosts that are shown: as many that won most as that lost most.
 SHOWN = 3
 COUNTS = (
     "flops_per_sample",

@@ -1,7 +1,7 @@
 """What a grown network stands beside: a guess, scikit-learn's models and networks that do not grow, on its own splits.
 
-Each is fitted to the training split; where there are several, validation chooses; the test split scores. Of networks as
-many are trained as were grown, for as many epochs.
+Each is fitted to the training split; where there are several, validation chooses; the test split scores. A network
+of each kind is trained as often as hosts were grown, for as many epochs.
 """
 
 import time
@@ -81,7 +81,9 @@ class Contender:
     @property
     def noun(self) -> str:
         """Name it within a sentence."""
-        return self.name if self.mean_pct is None else f"the {self.name}"
+        if self.mean_pct is None or self.name.startswith(("its ", "all ")):
+            return self.name
+        return f"the {self.name}"
 
     @property
     def cost(self) -> str:

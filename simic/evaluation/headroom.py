@@ -115,7 +115,7 @@ def search_schedules(
     device: torch.device,
     progress: Progress,
 ) -> dict[int, Grid]:
-    """Play every schedule on one host of each of some training tasks, or on as many hosts of the only one.
+    """Play every schedule on one host of each of the first ``search_tasks`` training tasks; fewer tasks take turns.
 
     Args:
         params: those of the run; ``headroom.search_tasks`` says how many tasks.
@@ -189,7 +189,7 @@ def measure_tasks(
 def play_rules(
     common: Common, setup: EvaluationSetup, length: int
 ) -> dict[str, tuple[PerSeed, Actions]]:
-    """Let the hand rules play; random play only on the tasks and the length that come first.
+    """Let the hand rules play; random play only on the suite's tasks, at the first length.
 
     Args:
         common: what all measurements share.

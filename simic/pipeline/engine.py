@@ -211,8 +211,9 @@ def run_alone(name: str, tree: Params, workspace: Workspace) -> None:
 
 @contextmanager
 def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iterator[None]:
-    """Write the overrides into params.yaml. What is refused inside, where data are read and sizes are looked at and
-    nothing is measured or trained yet, leaves it as it was.
+    """Write the overrides into params.yaml; where the block inside raises SimicError, restore the file.
+
+    Only checks run inside, before anything is measured or trained.
 
     Args:
         workspace: Of the params.yaml.

@@ -50,7 +50,7 @@ class Training(NamedTuple):
         return isinstance(train, dict) and train["iterations"] == self.iterations
 
     def goes_on_as(self, now: Identity, iterations: int) -> bool:
-        """Tell whether training of this identity, so long, can take it up: no change forbids it, and it is shorter."""
+        """Tell whether training of identity ``now``, so long, can continue it: only harmless params differ."""
         # A longer one cannot be made shorter: its later iterations have decided its state.
         if self.identity is None or not 0 < self.iterations < iterations:
             return False

@@ -1,5 +1,7 @@
 """Which of several models a person should use is said plainly, and never by a difference that chance may have made."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,13 @@ PLAIN, GROWN = "logistic regression", "grown network"
                 "The grown network is not the one to take here: 95.0 % for ",
                 "(2.5 points less).",
             ],
+        ),
+        (  # a name that begins with a pronoun has no article
+            [
+                replace(contender("its modules from the start", 390), mean_pct=90),
+                contender(GROWN, 380),
+            ],
+            ["Use its modules from the start: accuracy 97.5 % for 100 parameters and 1.0 s"],
         ),
         (  # within chance
             [contender(PLAIN, 370), contender(GROWN, 372, 2000, shift=12)],

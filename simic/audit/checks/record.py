@@ -291,7 +291,7 @@ def _counts_agree(run: RunRecord) -> Outcome:
                 valid,
             )
     wrong = {name: pair for name, pair in counts.items() if pair[0] != pair[1]}
-    # Schedules, where they are wrong first; NaN is expected of updates whose schedule nobody knows.
+    # Schedules, where they are wrong first; NaN is expected where the horizon is unknown.
     for name, expected in zip(SCHEDULES, _schedules(run), strict=True):
         recorded = updates.column(name)
         equal = np.isclose(recorded, expected, rtol=STORED, atol=0.0) | np.isnan(expected)

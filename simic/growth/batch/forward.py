@@ -32,7 +32,7 @@ APART_FROM = 70_000
 
 class Templates:
     """The modules of a population, built once: segments and head of the host, blueprints and gate of each slot.
-    Blueprints that are not ``checked`` are tried first.
+    Unless ``checked``, each blueprint is tried first.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class _Join(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         h, s, x, gate = ctx.saved_tensors
         groups: SlotGroups = ctx.groups
-        # A mean over pixels hands back channels first: all copies from here on would be strided.
+        # The backward of a mean over pixels has the strides of channels first: copied once, not in each use.
         grad = grads[0].contiguous()
         # Without a blended seed: the host's gradient passes, and seeds in TRAINING get the same.
         grad_h = grad.clone() if groups.blended else grad

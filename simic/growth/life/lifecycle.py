@@ -85,9 +85,9 @@ _GATE_OF_STAGE = tuple(GATES.get(stage, NO_GATE) for stage in Stage)
 _STYLE_OPERATORS = tuple(int(operator) for operator, _ in STYLES)
 _STYLE_CURVES = tuple(int(curve) for _, curve in STYLES)
 
-# So far below a threshold counts as on it: accuracies are counts, which float32 rounds either way.
+# Slack for rounding: a value this far below a threshold still passes. Accuracies are counts that float32 rounds.
 TIE_PCT = 1e-3
-# Of alpha at its target, which G3 asks for.
+# With which G3 compares alpha and its target.
 ALPHA_TOLERANCE = 1e-6
 
 # Steepness of the sigmoid curves: gentle, standard, sharp.
@@ -123,7 +123,7 @@ def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
     steady = slots.ramp == Ramp.HOLD
     prunable = in_stages(stage, PRUNABLE_STAGES) & steady & (slots.age >= params.min_prune_age)
 
-    # A slot is free where it is empty; without embargo and reset also in the step in which its seed is pruned.
+    # A slot is free where it is empty; without embargo and reset also where its seed can be pruned in this step.
     free = stage == Stage.DORMANT
     if params.embargo_steps == params.reset_steps == 0:
         free |= in_stages(stage, FAILURE_STAGES) | prunable
@@ -296,7 +296,7 @@ def _sigmoid(t: Tensor, steepness: float) -> Tensor:
 def retarget(slots: Slots, selected: Tensor, target: Tensor, steps: Tensor, curve: Tensor) -> Slots:
     """Start ramps from the present alpha; 0 steps, or a target equal to alpha, snap at once.
 
-    Legal only in HOLD (anti-dither): a running ramp is never bent.
+    Legal only while no ramp runs (``Ramp.HOLD``), so that none is bent on its way.
 
     Args:
         slots: Before.
@@ -422,7 +422,7 @@ def _set_alpha(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor)
 
 
 def _prune(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor) -> Slots:
-    """Prune at once, or by a ramp to 0 a seed whose alpha may be moved, at a speed that is not instant."""
+    """Prune at once, or, where alpha is above 0, may be moved and the speed is not instant, by a ramp to 0."""
     # A ramp takes the seed out gently; PRUNED follows when it has arrived.
     steps = _look_up(ALPHA_SPEED_STEPS, action.alpha_speed[:, None])
     scheduled = (
