@@ -46,7 +46,8 @@ def derived_evaluation(run: RunRecord) -> Evaluation:
     # Headroom brings its own policies, so that only the trained ones are added.
     trained = {name: values for name, values in seeds.items() if name not in headroom.policies}
     accuracies = {name: values.test_accuracy_pct for name, values in seeds.items()}
-    # Other lengths were measured in other episodes: each is placed by the headroom of its own length.
+    # Other lengths were measured in other episodes: each is placed by the headroom of its own length. One that headroom
+    # lacks is left out, which is a difference (X7).
     lengths = {
         name: result.model_copy(
             update={
@@ -55,6 +56,7 @@ def derived_evaluation(run: RunRecord) -> Evaluation:
             }
         )
         for name, result in evaluation.others.items()
+        if name in headroom.others
     }
     # Machine, actions and values per host stay as recorded: replay and seals answer for them.
     changes = {
@@ -181,7 +183,7 @@ def apart(first: Any, second: Any, place: str = "") -> Iterator[str]:
         second: that it is compared with; the order of the two does not matter.
         place: the path of both in the whole, joined by dots; empty at the root.
     """
-    # A key that one of the two lacks counts as None, so that a missing part is a difference too.
+    # A key that one of the two lacks counts as None: a part without values may be left out, any other may not.
     if isinstance(first, dict) and isinstance(second, dict):
         for name in sorted(first.keys() | second.keys()):
             yield from apart(first.get(name), second.get(name), f"{place}.{name}".lstrip("."))

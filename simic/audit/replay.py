@@ -4,7 +4,7 @@ Equal or not: there are no bounds. What cannot be played again bit for bit here 
 """
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from simic.audit import replay_evaluation
 from simic.audit.findings import Part, ReplayResult
 from simic.audit.record import RunRecord, Table
 from simic.audit.replay_evaluation import RunFiles, Values
-from simic.errors import SimicError
+from simic.errors import DecisionFault, SimicError
 from simic.params import Params
 from simic.telemetry.columns import Array, published
 from simic.telemetry.publish import KEPT_FILE
@@ -45,44 +45,54 @@ class Attempt:
 
 def replay_run(run: RunRecord, files: RunFiles) -> tuple[ReplayResult, ...]:
     """Replay an iteration of training and a sample of the evaluation side by side, each in a fresh process."""
-    parts: dict[Part, Callable[[RunRecord, RunFiles], Attempt]] = {
-        "training": _training,
-        "evaluation": _evaluation,
-    }
-    # Fresh processes: nothing that this one has loaded, seeded or configured may help a replay to agree.
-    results: dict[Part, ReplayResult] = {}
-    with worker_layout.pool(len(parts), run.params.runtime) as pool:
+    # Fresh processes: nothing that this one has loaded, seeded or configured may help a replay to agree. Each part has
+    # its own, so that one that is killed leaves the other its result.
+    runtime = run.params.runtime
+    with worker_layout.pool(1, runtime) as trainer, worker_layout.pool(1, runtime) as evaluator:
         # Start both before waiting for the first.
-        started: dict[Part, tuple[Attempt, Future[Values]]] = {}
-        for part, prepare in parts.items():
-            try:
-                attempt = prepare(run, files)
-            # What prevents one part does not prevent the other: each has a result of its own.
-            except SimicError as obstacle:
-                results[part] = ReplayResult(
-                    part=part, outcome="not possible", detail=str(obstacle)
-                )
-            else:
-                started[part] = attempt, pool.submit(attempt.play)
+        begun = (
+            _begin("training", _training, run, files, trainer),
+            _begin("evaluation", _evaluation, run, files, evaluator),
+        )
+        results = tuple(
+            part if isinstance(part, ReplayResult) else _compare(*part) for part in begun
+        )
+    return tuple(_excused(result, run, files) for result in results)
 
-        for part, (attempt, future) in started.items():
-            result = _compare(part, attempt, future)
-            # A Gymnasium environment may draw numbers of its own: where it does, no replay can agree.
-            if result.outcome == "differs" and run.params.prepare.is_gym:
-                repeats = pool.submit(replay_evaluation.environment_repeats, run.params, files)
-                if repeats.exception() is None and not repeats.result():
-                    reason = "the environment does not repeat itself: equal seeds and actions lead elsewhere"
-                    result = ReplayResult(part=part, outcome="not possible", detail=reason)
-            results[part] = result
-    # In the order of the parts, however long each took: the report has equal bytes for equal runs.
-    return tuple(results[part] for part in parts)
+
+def _begin(
+    part: Part,
+    prepare: Callable[[RunRecord, RunFiles], Attempt],
+    run: RunRecord,
+    files: RunFiles,
+    workers: Executor,
+) -> tuple[Part, Attempt, Future[Values]] | ReplayResult:
+    """Begin to replay a part, or say why that is not possible."""
+    try:
+        attempt = prepare(run, files)
+    except SimicError as obstacle:
+        return ReplayResult(part=part, outcome="not possible", detail=str(obstacle))
+    return part, attempt, workers.submit(attempt.play)
+
+
+def _excused(result: ReplayResult, run: RunRecord, files: RunFiles) -> ReplayResult:
+    """Excuse a difference where a Gymnasium environment draws numbers of its own, so that no replay can agree."""
+    if result.outcome != "differs" or not run.params.prepare.is_gym:
+        return result
+    with worker_layout.pool(1, run.params.runtime) as workers:
+        repeats = workers.submit(replay_evaluation.environment_repeats, run.params, files)
+        # An environment that fails here excuses nothing.
+        if repeats.exception() is not None or repeats.result():
+            return result
+    reason = "the environment does not repeat itself: equal seeds and actions lead elsewhere"
+    return ReplayResult(part=result.part, outcome="not possible", detail=reason)
 
 
 def _compare(part: Part, attempt: Attempt, future: Future[Values]) -> ReplayResult:
     """Wait for a replay and compare it with the record."""
     error = future.exception()
-    # No answer: this machine prevents one, or the replay goes where the run did not.
-    if isinstance(error, OBSTACLES):
+    # No answer: this machine prevents one, or the replay goes where the run did not, as an illegal decision does.
+    if isinstance(error, OBSTACLES) and not isinstance(error, DecisionFault):
         reason = str(error) if isinstance(error, SimicError) else f"{type(error).__name__}: {error}"
         return ReplayResult(part=part, outcome="not possible", detail=reason)
     if error is not None:
@@ -92,7 +102,8 @@ def _compare(part: Part, attempt: Attempt, future: Future[Values]) -> ReplayResu
     # An answer: every byte counts.
     replayed = future.result()
     if names := differences(attempt.recorded, replayed):
-        detail = f"{attempt.subject}: {len(names)} of {len(replayed)} values differ: {', '.join(names[:MOST_NAMED])}"
+        count = len(attempt.recorded.keys() | replayed.keys())
+        detail = f"{attempt.subject}: {len(names)} of {count} values differ: {', '.join(names[:MOST_NAMED])}"
         return ReplayResult(part=part, outcome="differs", detail=detail, differences=tuple(names))
     size = sum(column.nbytes for column in replayed.values())
     detail = f"{attempt.subject}: {size:,} bytes of {len(replayed)} values"
@@ -126,7 +137,8 @@ def _checkpoint(run: RunRecord, files: RunFiles, name: str) -> Checkpoint:
     if checkpoint is None or not files.prepared.exists():
         raise SimicError("prepared data or checkpoints are missing or damaged")
     # Other code may rightly give other numbers: a difference would accuse the machine without reason.
-    if run.provenance is not None and (changed := run.provenance.code_changed_since):
+    assert run.provenance is not None  # collected with the checkpoints
+    if changed := run.provenance.code_changed_since:
         raise SimicError(f"the code is not that of the run: {', '.join(changed)}")
     return checkpoint
 

@@ -122,6 +122,9 @@ def falling(values):
     return values[::-1].copy()
 
 
+# The policy at a length that headroom did not measure.
+ELSEWHERE = {"epochs": 9, "per_seed": {}, "standings": {}}
+
 # id: list of (severity expected, planting)
 DEFECTS = {
     "R1": [("critical", update("first_ratio_deviation", 7, 3e-3)),
@@ -161,6 +164,7 @@ DEFECTS = {
            ("critical", said(lambda tree: tree["standings"].pop("held_out_kinds"))),
            ("critical", measured(data_sha256="0" * 64)),
            ("critical", said(lambda tree: tree["cases"][0].update(score=99.0))),
+           ("critical", said(lambda tree: tree["others"].update({"9 epochs": ELSEWHERE}))),
            ("critical", said(lambda tree: tree["comparisons"][0].update(p_value=0.5))),
            ("critical", said(lambda tree: tree["policies"]["learned"].update(germinated=9.0))),
            ("critical", measured(common=2)), ("critical", measured(common_cost=5)),

@@ -72,6 +72,14 @@ def test_a_step_that_was_not_so_is_found(run: RunRecord, column: str) -> None:
     assert "Y1" in audit.examine(with_step(run, column), "x").unsound
 
 
+def test_an_iteration_that_is_recorded_twice_is_not_called_missing(run: RunRecord) -> None:
+    columns = run.episodes.columns
+    twice = {name: np.concatenate((values, values[:1])) for name, values in columns.items()}
+    check = next(check for check in audit.checks(is_gym=True) if check.id == "Y1")
+    outcome = check.run(replace(run, episodes=Table(twice)))
+    assert [row["what"] for row in outcome.evidence] == ["recorded twice"]
+
+
 def claimed(run: RunRecord, *path: Any, change: Any) -> RunRecord:
     """Change one value of evaluation.json."""
     assert run.gym is not None

@@ -1,5 +1,6 @@
 """What a replay says: equal, differs, or not possible for a reason that hides no difference."""
 
+import os
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from simic.audit import replay, replay_evaluation
 from simic.audit.record import Table
 from simic.audit.replay import Attempt, RunFiles
-from simic.errors import SimicError
+from simic.errors import DecisionFault, SimicError
 from simic.params import GymWrapper
 from simic.pipeline import stages
 from simic.training import machine
@@ -42,7 +43,8 @@ def test_what_this_machine_prevents_is_not_possible(error):
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("shapes"), KeyError("learned"), RuntimeError("an index"), TypeError("x")]
+    "error",
+    [ValueError("shapes"), RuntimeError("an index"), DecisionFault("head 'op': no legal choice")],
 )
 def test_a_replay_that_fails_where_the_run_did_not_differs(error):
     result = compared(error)
@@ -55,7 +57,8 @@ def test_equal_bytes_are_equal_and_others_differ():
         "steps.reward",
     )
     assert compared({"steps.reward": np.array([1])}).differences == ("steps.reward",)
-    assert compared({}).differences == ("steps.reward",)
+    missing = compared({})
+    assert missing.differences == ("steps.reward",) and "1 of 1 values differ" in missing.detail
 
 
 @pytest.mark.parametrize("table", ["updates", "steps", "episodes"])
@@ -121,6 +124,13 @@ def test_another_machine_than_that_of_the_evaluation_is_named(workspace, files):
     elsewhere = described.model_copy(update={"cpu_capability": "AVX7"})
     with pytest.raises(SimicError, match="evaluated on another machine: cpu_capability AVX7 → "):
         replay_evaluation._learned(tree, files, elsewhere, device)
+
+
+def test_a_process_that_is_killed_leaves_the_other_part_its_result(workspace, files, monkeypatch):
+    killed = replace(ATTEMPT, play=partial(os._exit, 9))
+    monkeypatch.setattr(replay, "_training", lambda run, files: killed)
+    training, evaluation = replay.replay_run(stages.recorded(TREE, workspace), files)
+    assert (training.outcome, evaluation.outcome) == ("not possible", "equal")
 
 
 def drifting():

@@ -102,10 +102,11 @@ def _rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
 
 def _differences(expected: Mapping[str, Array], run: RunRecord, iteration: int) -> list[Evidence]:
     """Compare expected columns of the episodes of an iteration with the recorded ones."""
-    # Exactly one row: none means that episodes are missing, two that an iteration was recorded twice.
+    # Exactly one row, or there is nothing to compare with.
     rows = np.flatnonzero(run.episodes.column("iteration") == iteration)
     if len(rows) != 1:
-        return [{"what": "no episodes", "iteration": iteration}]
+        what = "recorded twice" if len(rows) else "no episodes"
+        return [{"what": what, "iteration": iteration}]
     problems: list[Evidence] = []
     for name, values in expected.items():
         recorded = run.episodes.column(name)[rows[0]]
