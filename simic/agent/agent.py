@@ -266,7 +266,7 @@ class Agent:
         """
         normalized = self.normalizers.see(self.env.single_row(observation, mask))
         decision = self.policy.act(
-            normalized, self.policy.initial_state(1) if state is None else state, greedy=True
+            normalized, self.policy.initial_state(1) if state is None else state, noise=None
         )
         return self.env.to_action(decision.actions[0]), decision.state
 

@@ -210,7 +210,7 @@ def health(rescoring: Rescoring, valid: Tensor, reduce: Reduce = alone) -> dict[
     # The last step at which any row was valid: episodes may end early.
     last = (torch.arange(len(cells), device=cells.device) * (cells > 0)).max()
     growth = rms.index_select(0, last[None])[0] / rms[0].clamp(min=1e-8)
-    return {"hidden_growth": growth, "hidden_saturated": saturated / cells.sum()}
+    return {"hidden_growth": growth, "hidden_saturated": saturated / cells.sum().clamp(min=1)}
 
 
 @torch.no_grad()

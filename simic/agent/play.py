@@ -114,7 +114,7 @@ def policy_decides(
         if blind:
             observation = replace(observation, features=torch.zeros_like(observation.features))
         step_noise = None if noise is None else noise(step)
-        decision = policy.act(observation, state.zeroed(starts), step_noise, greedy=noise is None)
+        decision = policy.act(observation, state.zeroed(starts), step_noise)
         state = decision.state
         return decision.actions
 

@@ -319,14 +319,14 @@ class ActorCritic(nn.Module):
             )
         self.actor = Trunk(spec, sizes, passed)
         self.critic = Trunk(spec, sizes) if sizes.critic == "own" else None
-        # A head knows of earlier choices by embeddings; before the second head there is nothing to know.
         width = self.actor.width
         self.heads = nn.ModuleList(
             HeadNetwork(width, sizes.head_units, head.size, head.described) for head in heads
         )
-        # e_op and e_slot, zero at first: an untrained head does not depend on earlier choices.
+        # e_op and e_slot, zero at first: an untrained head does not depend on earlier choices. After the last head comes
+        # none that would read its embedding.
         self.choice_embeddings = nn.ParameterList(
-            torch.zeros(head.size, width) for head in heads[:2] if len(heads) > 1
+            torch.zeros(head.size, width) for head in heads[:-1][:2]
         )
         # The value reads a trunk of its own, or the actor's and the features.
         if spec.privileged:
@@ -399,8 +399,7 @@ class ActorCritic(nn.Module):
         self,
         observation: Observation,
         state: RecurrentState,
-        noise: Tensor | None = None,
-        greedy: bool = False,
+        noise: Tensor | None,
         valid: Tensor | None = None,
         actions: Tensor | None = None,
     ) -> Decision:
@@ -409,8 +408,7 @@ class ActorCritic(nn.Module):
         Args:
             observation: Normalised, ``[E, ·]``.
             state: The memory ``[E, H]``.
-            noise: Uniform in [0, 1), ``[E, heads]``; not needed where greedy.
-            greedy: Take the likeliest choice of each head.
+            noise: Uniform in [0, 1), ``[E, heads]``, to sample with; None: the likeliest choice of each head is taken.
             valid: Rows ``[E]`` that are not over; of others the action means nothing. None: all.
             actions: Indices ``[E, heads]`` to score.
 
@@ -422,7 +420,7 @@ class ActorCritic(nn.Module):
         choices = self.choose(
             readings.actor.z,
             observation.masks,
-            noise=None if greedy else noise,
+            noise=noise,
             actions=actions,
             valid=valid,
         )

@@ -377,7 +377,7 @@ class PPO:
         )
         kl = k3(log_ratio.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)).sum()
         total = self.reduce(torch.stack((kl, batch.valid.sum().to(kl.dtype))), "sum")
-        return total[0] / total[1]
+        return total[0] / total[1].clamp(min=1)
 
     def anneal_over(self, updates: int) -> None:
         """Start the schedules again, to end in the last of so many more updates."""

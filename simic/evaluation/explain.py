@@ -260,7 +260,7 @@ def occlusion(
         hidden.categories[len(table) + slot, slot] = EMPTY
     forgotten = torch.arange(rows, device=flags.device) == rows - 2
     memories = RecurrentState(*(part.repeat(rows, 1) for part in memory)).zeroed(forgotten)
-    log_prob = policy.act(hidden, memories, greedy=True, actions=action.expand(rows, -1)).joint
+    log_prob = policy.act(hidden, memories, noise=None, actions=action.expand(rows, -1)).joint
 
     names = (
         [name for name, _ in table]

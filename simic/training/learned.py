@@ -155,9 +155,7 @@ class LearnedActor:
             if self.greedy
             else self.episode.noise(situation.step, len(self.policy.action_spec.heads))
         )
-        decision = self.policy.act(
-            observation, self.memory, noise, greedy=self.greedy, valid=situation.alive
-        )
+        decision = self.policy.act(observation, self.memory, noise, situation.alive)
         self.memory = decision.state
         self.probabilities.append(decision.joint.exp())
         return to_action(decision.actions)

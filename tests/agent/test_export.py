@@ -28,7 +28,7 @@ def test_the_program_decides_like_the_policy_over_a_whole_episode(tmp_path: Path
     state = policy.initial_state(envs)
     h, c = state
     for _ in range(12):
-        expected = policy.act(Normalizers(normalizer).see(observation), state, greedy=True)
+        expected = policy.act(Normalizers(normalizer).see(observation), state, noise=None)
         masks = tuple(observation.masks[name] for name in masked_heads(policy.action_spec))
         actions, logits, value, h, c = program(
             observation.features, observation.categories, masks, h, c

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from simic.agent.policy import ActorCritic, Core, RecurrentState
-from simic.agent.spec import Observation
+from simic.agent.spec import ActionSpec, Observation
 
 from .worlds import (
     FEATURES,
@@ -48,6 +48,26 @@ def test_sampled_actions_are_always_legal_and_unused_heads_zero() -> None:
     assert not slot[~uses_slot].any() and not blueprint[op != 1].any()
     assert not style[(op != 1) & (op != 3)].any() and (torch.bincount(op, minlength=4) > 0).all()
     assert torch.allclose(step.joint, step.log_probs.sum(dim=1))
+
+
+def test_nobody_acts_greedily_by_leaving_the_noise_out() -> None:
+    policy = make_policy()
+    with pytest.raises(TypeError, match="noise"):
+        policy.act(observe(2, seed=3), policy.initial_state(2))  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3])
+def test_no_weight_is_without_effect(heads: int) -> None:
+    policy = make_policy(spec=ActionSpec.discrete(*(3,) * heads))
+    readings, _ = policy.step(observe(2, seed=3), policy.initial_state(2))
+    logits = [choice.logits.sum() for choice in policy.choose(readings.actor.z, {})]
+    outputs = [*logits, policy.state_value(readings.value).sum()]
+    for name, parameter in policy.named_parameters():
+        gradients = [
+            torch.autograd.grad(output, parameter, retain_graph=True, allow_unused=True)[0]
+            for output in outputs
+        ]
+        assert any(gradient is not None for gradient in gradients), name
 
 
 def test_weights_are_orthogonal_with_the_documented_gains_and_memories_uniform() -> None:

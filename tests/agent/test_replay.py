@@ -110,11 +110,12 @@ def test_a_head_that_never_mattered_has_no_weight_and_no_divergence() -> None:
 
 
 def test_a_rollout_without_valid_rows_moves_nothing() -> None:
-    """All heads empty: the divergence is 0 and ends nothing."""
+    """All heads empty: the divergence is 0 and ends nothing. As a minibatch that lies behind rollbacks altogether."""
     ppo, rollout = learner(ONE_STEP.model_copy(update={"target_kl": 1e-6}))
     before = weights(ppo)
     metrics = ppo.update(replace(rollout, valid=torch.zeros_like(rollout.valid)), 0)
     assert not metrics.stopped_early
+    assert (metrics.update_kl, metrics.hidden_saturated, metrics.hidden_growth) == (0.0, 0.0, 0.0)
     assert torch.equal(weights(ppo), before)
 
 

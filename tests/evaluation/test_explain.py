@@ -49,11 +49,11 @@ def test_a_decision_hangs_on_what_the_policy_reads_and_on_nothing_else(env, obse
     layers[1].bias[Op.GERMINATE] = -6.0
 
     memory = policy.initial_state(1)
-    decision = policy.act(observation, memory, greedy=True)
+    decision = policy.act(observation, memory, noise=None)
     [(name, nats), *rest] = occlusion(policy, observation, memory, decision.actions)
     features = observation.features.clone()
     features[0, place] = 0.0
-    without = policy.act(replace(observation, features=features), memory, actions=decision.actions)
+    without = policy.act(replace(observation, features=features), memory, noise=None, actions=decision.actions)
     assert (name, nats) == (
         FIRST_STEP,
         pytest.approx(float(decision.joint - without.joint), abs=1e-4),
@@ -70,9 +70,9 @@ def test_what_a_policy_remembers_counts_where_it_remembers(env, observation, mon
     for weights in policy.actor.core.parameters():
         weights *= 5.0
     _, memory = policy.step(observation, policy.initial_state(1))
-    decision = policy.act(observation, memory, greedy=True)
+    decision = policy.act(observation, memory, noise=None)
     ranked = dict(occlusion(policy, observation, memory, decision.actions))
-    fresh = policy.act(observation, policy.initial_state(1), actions=decision.actions)
+    fresh = policy.act(observation, policy.initial_state(1), noise=None, actions=decision.actions)
     expected = float(decision.joint - fresh.joint)
     assert abs(expected) > 0.01 and ranked["memory"] == pytest.approx(expected, abs=1e-4)
     nats = [abs(value) for value in ranked.values()]
@@ -91,6 +91,6 @@ def test_the_likeliest_choices_have_the_probabilities_with_which_the_policy_take
         actions = torch.zeros(1, len(env.action_spec.heads), dtype=torch.int64)
         if choice:  # blueprint, "slot", slot
             actions[0, :3] = torch.tensor([Op[op], int(choice[2]), names.index(choice[0])])
-        log_probs = policy.act(observation, memory, actions=actions).log_probs
+        log_probs = policy.act(observation, memory, noise=None, actions=actions).log_probs
         assert chance == pytest.approx(float(log_probs[0, :3].sum().exp())), words
     assert "WAIT" in likeliest and len(likeliest) == 6
