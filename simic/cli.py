@@ -197,7 +197,7 @@ def stage(
             raise SimicError(f"stage {name!r}: must be one of {', '.join(stages.STAGES)}")
         workspace = _workspace()
         with engine.workspace_lock(workspace):
-            engine.run_alone(name, params.load(workspace.params), workspace)
+            engine.run_alone(name, params.load(workspace.params), workspace, _say)
 
     _interruptible(body, name)
 

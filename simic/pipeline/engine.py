@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from simic import durable, params, seals
 from simic.data.batches import data_hash
-from simic.errors import SimicError, printable
+from simic.errors import SimicError
 from simic.params import Params
 from simic.pipeline import dvc_record, stages, training_work
 from simic.pipeline import overrides as writer
@@ -99,7 +99,7 @@ def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution,
     say(f"{name}: running")
     # The stage is out of date, or training is to begin anew.
     stop = execution.stop or threading.Event()
-    perform(name, tree, workspace, replace(execution, stop=stop))
+    perform(name, tree, workspace, replace(execution, stop=stop), say)
     # A stage that is done is recorded before a signal ends the run.
     interrupted = stop if name == "train" else threading.Event()
     with stop_on_signals(interrupted):
@@ -126,7 +126,7 @@ def up_to_date(name: str, tree: Params, workspace: Workspace) -> bool:
     return seals.holds(workspace.root, name, tree) and dvc_record.is_recorded(workspace.root, seal)
 
 
-def perform(name: str, tree: Params, workspace: Workspace, execution: Execution) -> None:
+def perform(name: str, tree: Params, workspace: Workspace, execution: Execution, say: Say) -> None:
     """Run one stage function. A signal ends it at once, training after its step.
 
     Args:
@@ -134,6 +134,7 @@ def perform(name: str, tree: Params, workspace: Workspace, execution: Execution)
         tree: The params that it runs with.
         workspace: In which it runs.
         execution: How training runs; other stages do not look at it.
+        say: Called with lines for the user.
 
     Raises:
         SimicError: The stage refuses, or its params in params.yaml are not those that it ran with.
@@ -142,7 +143,7 @@ def perform(name: str, tree: Params, workspace: Workspace, execution: Execution)
     _refuse_edited(name, tree, workspace, f"changed before {name} ran; run the same command again")
     with stop_at_once(name):
         if name == "train":
-            _train(tree, workspace, execution)
+            _train(tree, workspace, execution, say)
         else:
             stages.STAGES[name](tree, workspace)
     remedy = f"restore the old values and run dvc commit -f {name}, or run again"
@@ -164,9 +165,9 @@ def _refuse_edited(name: str, tree: Params, workspace: Workspace, message: str) 
         raise SimicError(f"{workspace.params}: {edited} {message}")
 
 
-def _train(tree: Params, workspace: Workspace, execution: Execution) -> None:
+def _train(tree: Params, workspace: Workspace, execution: Execution, say: Say) -> None:
     for line in training_work.begin(tree, workspace, execution.fresh):
-        print(printable(f"train: {line}"), flush=True)
+        say(f"train: {line}")
     # From here and not from the stage: a changed check must not make finished training stale.
     watching = (*execution.observers, *observers(tree, workspace))
     stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
@@ -184,7 +185,7 @@ def log_run(tree: Params, workspace: Workspace) -> None:
     tracking.log_run(workspace, tree, verdict.run, tags, description, sound=not verdict.unsound)
 
 
-def run_alone(name: str, tree: Params, workspace: Workspace) -> None:
+def run_alone(name: str, tree: Params, workspace: Workspace, say: Say) -> None:
     """Run one stage, as DVC asks for it, which then records it; the caller holds the lock.
 
     Training that is recorded already is asked for by ``dvc repro -f``: it begins anew. Where DVC sees a change that
@@ -194,14 +195,15 @@ def run_alone(name: str, tree: Params, workspace: Workspace) -> None:
         name: Of the stage.
         tree: The params, as params.yaml has them.
         workspace: In which DVC runs the stage.
+        say: Called with lines for the user.
     """
     # DVC itself asked for the stage: it found a change, or was forced.
     recorded = up_to_date(name, tree, workspace)
     if recorded and not dvc_record.sees_no_change(workspace.root, name):
-        print(printable(f"{name}: up to date"), flush=True)
+        say(f"{name}: up to date")
         return
     fresh = name == "train" and recorded
-    perform(name, tree, workspace, Execution(fresh=fresh))
+    perform(name, tree, workspace, Execution(fresh=fresh), say)
     if name == "audit":
         log_run(tree, workspace)
 

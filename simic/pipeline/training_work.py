@@ -86,14 +86,30 @@ def describe(workspace: Workspace, tree: Params) -> Iterator[str]:
         return
     # The same question that begin() asks, so that what is announced is what happens.
     now = seals.identify(workspace.root, "train", tree)
+    continued = _continued(now, workspace, tree)
     for training in trainings(workspace):
         line = f"{run_name(training.folder.name)}: {training.iterations} iterations in {training.folder}"
-        if training.folder.name == now.sha256[:16] or training.goes_on_as(
-            now, tree.train.iterations
-        ):
-            yield f"{line}; the next training goes on with it"
+        if training == continued:
+            left = training.iterations < tree.train.iterations
+            yield f"{line}; {'the next training goes on with it' if left else 'nothing is left to train'}"
+        elif training.folder.name == now.sha256[:16]:
+            yield f"{line}; the next training does not go on with it"
         else:
             yield f"{line}: {training.changed(now)}; restore that to go on with it"
+
+
+def _continued(now: Identity, workspace: Workspace, tree: Params) -> Training | None:
+    """Find the training that the next start goes on with: the one in its work directory, else the first that can."""
+    work = workspace.work(now.sha256)
+    training = Training.read(work)
+    if training.iterations:
+        return training
+    for training in trainings(workspace):
+        if training.folder != work and (
+            training.folder.name == work.name or training.goes_on_as(now, tree.train.iterations)
+        ):
+            return training
+    return None
 
 
 def begin(tree: Params, workspace: Workspace, fresh: bool) -> list[str]:
@@ -116,13 +132,14 @@ def begin(tree: Params, workspace: Workspace, fresh: bool) -> list[str]:
         durable.clear_leftovers(parent)
     make_room(work)
     lines = list[str]()
-    if not fresh and not Training.read(work).iterations:
-        lines = _take_up(now, work, tree, workspace)
+    continued = None if fresh else _continued(now, workspace, tree)
+    if continued and continued.folder != work:
+        lines.append(_take_up(continued, now, work, tree))
     for training in trainings(workspace):
         if training.folder.parent == work.parent and training.folder != work:
             lines += _put_by(training, now, workspace)
     # Lost checkpoints are said: the user may have a copy of them.
-    if not fresh and not lines and not Training.read(work).iterations and had_begun(work):
+    if not fresh and not continued and not lines and had_begun(work):
         lines.append("no checkpoint is left of what was begun before, so training begins anew")
     _note(work, now)
     return lines
@@ -133,26 +150,22 @@ def _note(folder: Path, identity: Identity) -> None:
     durable.replace_file(folder / IDENTITY, durable.with_checksum(identity.model_dump(mode="json")))
 
 
-def _take_up(now: Identity, work: Path, tree: Params, workspace: Workspace) -> list[str]:
-    """Rename what this training can go on with to its work directory; say so."""
-    for training in trainings(workspace):
-        if training.folder == work or not (
-            training.folder.name == work.name or training.goes_on_as(now, tree.train.iterations)
-        ):
-            continue
-        # Stopped anywhere in here, the next start does the same again.
-        _rewrite_params(training.folder, tree)
-        _note(training.folder, now)
-        durable.remove_directory(work)
-        durable.move_directory(training.folder, work)
-        changes = training.identity.changes(now) if training.identity else {}
-        text = f"goes on with run {run_name(training.folder.name)} after {training.iterations} iterations"
-        text += "".join(f"; {name} ({values}) changed" for name, values in changes.items())
-        # The schedule of the entropy bonus then bends at the place where it was made longer.
-        if "train.iterations" in changes and tree.train.horizon is None:
-            text += "; the entropy bonus now falls over all of them (train.horizon)"
-        return [text]
-    return []
+def _take_up(training: Training, now: Identity, work: Path, tree: Params) -> str:
+    """Rename the folder of what this training goes on with to its work directory; say so."""
+    # Stopped anywhere in here, the next start does the same again.
+    _rewrite_params(training.folder, tree)
+    _note(training.folder, now)
+    durable.remove_directory(work)
+    durable.move_directory(training.folder, work)
+    changes = training.identity.changes(now) if training.identity else {}
+    text = (
+        f"goes on with run {run_name(training.folder.name)} after {training.iterations} iterations"
+    )
+    text += "".join(f"; {name} ({values}) changed" for name, values in changes.items())
+    # The schedule of the entropy bonus then bends at the place where it was made longer.
+    if "train.iterations" in changes and tree.train.horizon is None:
+        text += "; the entropy bonus now falls over all of them (train.horizon)"
+    return text
 
 
 def _rewrite_params(folder: Path, tree: Params) -> None:
@@ -181,13 +194,13 @@ def _put_by(training: Training, now: Identity, workspace: Workspace) -> list[str
     target = workspace.previous / training.folder.name
     durable.remove_directory(target)
     durable.move_directory(training.folder, target)
+    line += f"; its {training.iterations} iterations are put by in {target}: restore that to go on with them"
     # Only now, so that a process that is killed in between leaves both.
     for earlier in trainings(workspace):
         if earlier.folder.parent == workspace.previous and earlier.folder != target:
             durable.remove_directory(earlier.folder)
-    return [
-        f"{line}; its {training.iterations} iterations are put by in {target}: restore that to go on with them"
-    ]
+            line += f"; run {run_name(earlier.folder.name)}, put by earlier after {earlier.iterations} iterations, is removed"
+    return [line]
 
 
 def _recorded(training: Training, workspace: Workspace) -> bool:

@@ -171,11 +171,11 @@ def test_a_stage_that_dvc_repeats_for_no_reason_does_nothing_and_one_asked_for_b
 ) -> None:
     assert chain(workspace) == ["prepare", "train"]
     tree = params.load(workspace.params)
-    engine.run_alone("train", tree, workspace)  # dvc repro -f
+    engine.run_alone("train", tree, workspace, print)  # dvc repro -f
     assert toys.ran == ["prepare", "train", "train fresh"]
     dvc_record.commit(workspace.root, "train")
     leave_a_default_out(workspace)
-    engine.run_alone("train", tree, workspace)  # dvc repro
+    engine.run_alone("train", tree, workspace, print)  # dvc repro
     assert toys.ran == ["prepare", "train", "train fresh"]
 
 

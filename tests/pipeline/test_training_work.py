@@ -16,6 +16,7 @@ from simic.params import Params
 from simic.pipeline import doctor, dvc_record, engine, stages, training_work
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
+from simic.telemetry.naming import run_name
 from simic.training import run_layout
 from simic.training.run_layout import CHECKPOINTS
 from tests.conftest import Simic
@@ -130,6 +131,21 @@ def test_a_finished_training_that_nothing_else_has_is_put_by(copy: Workspace) ->
     assert line.startswith("goes on with run ") and line.endswith(f"after {SHORT} iterations")
 
 
+def test_that_an_earlier_training_is_removed_for_the_one_put_by_is_said(
+    unfinished: Workspace,
+) -> None:
+    [training] = training_work.trainings(unfinished)
+    begin(lasting(LONG, "rng_seed=7"), unfinished)
+    shutil.copytree(
+        unfinished.previous / training.folder.name,
+        work_of(unfinished, lasting(LONG, "rng_seed=7")),
+        dirs_exist_ok=True,
+    )
+    [line] = begin(lasting(LONG, "rng_seed=8"), unfinished)
+    earlier = f"run {run_name(training.folder.name)}, put by earlier after {SHORT} iterations"
+    assert line.endswith(f"; {earlier}, is removed")
+
+
 def test_what_was_put_by_stays_until_the_next_is(
     unfinished: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,7 +233,7 @@ def test_a_stop_while_it_is_taken_up_costs_nothing(
 
 
 def test_the_engine_goes_on_before_it_trains_unless_it_is_to_begin_anew(
-    copy: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    copy: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints: list[int] = []
     params = lasting(LONG)
@@ -229,9 +245,10 @@ def test_the_engine_goes_on_before_it_trains_unless_it_is_to_begin_anew(
     monkeypatch.setattr(
         engine, "observers", lambda *_: (None, SimpleNamespace(publish=lambda: None))
     )
-    engine._train(params, copy, engine.Execution())
+    lines: list[str] = []
+    engine._train(params, copy, engine.Execution(), lines.append)
     assert checkpoints[0] > 0
-    assert capsys.readouterr().out.startswith("train: goes on with run ")
+    assert lines[0].startswith("train: goes on with run ")
 
 
 def test_the_doctor_says_what_the_next_training_does(unfinished: Workspace, simic: Simic) -> None:
@@ -249,6 +266,26 @@ def test_the_doctor_says_what_the_next_training_does(unfinished: Workspace, simi
     code, out, _ = simic("clean", root=unfinished.root)
     assert code == 0 and out.startswith("removed run ") and f"{SHORT} iterations" in out
     assert folders(unfinished) == [] and simic("clean")[1] == "nothing to remove\n"
+
+
+def test_of_two_trainings_that_could_go_on_the_one_in_its_own_place_does(
+    unfinished: Workspace,
+) -> None:
+    [training] = training_work.trainings(unfinished)
+    shutil.copytree(training.folder, unfinished.previous / training.folder.name)
+    ends = [
+        line.rpartition("; ")[2] for line in training_work.describe(unfinished, lasting(LONG))
+    ]
+    assert ends == [
+        "the next training goes on with it",
+        "the next training does not go on with it",
+    ]
+    assert begin(lasting(LONG), unfinished) == [] and len(folders(unfinished)) == 2
+
+
+def test_of_a_training_that_is_as_long_as_it_is_to_be_nothing_goes_on(copy: Workspace) -> None:
+    [line] = training_work.describe(copy, lasting(SHORT))
+    assert line.endswith("; nothing is left to train")
 
 
 def test_the_fingerprint_changes_with_extensions_and_not_with_what_is_not_trained(
