@@ -53,7 +53,9 @@ def test_a_decision_hangs_on_what_the_policy_reads_and_on_nothing_else(env, obse
     [(name, nats), *rest] = occlusion(policy, observation, memory, decision.actions)
     features = observation.features.clone()
     features[0, place] = 0.0
-    without = policy.act(replace(observation, features=features), memory, noise=None, actions=decision.actions)
+    without = policy.act(
+        replace(observation, features=features), memory, noise=None, actions=decision.actions
+    )
     assert (name, nats) == (
         FIRST_STEP,
         pytest.approx(float(decision.joint - without.joint), abs=1e-4),

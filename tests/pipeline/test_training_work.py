@@ -273,9 +273,7 @@ def test_of_two_trainings_that_could_go_on_the_one_in_its_own_place_does(
 ) -> None:
     [training] = training_work.trainings(unfinished)
     shutil.copytree(training.folder, unfinished.previous / training.folder.name)
-    ends = [
-        line.rpartition("; ")[2] for line in training_work.describe(unfinished, lasting(LONG))
-    ]
+    ends = [line.rpartition("; ")[2] for line in training_work.describe(unfinished, lasting(LONG))]
     assert ends == [
         "the next training goes on with it",
         "the next training does not go on with it",
