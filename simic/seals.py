@@ -5,10 +5,8 @@ The seal is kept apart from that record because whoever asks for it can write it
 itself; and because a run can be checked where there is no DVC.
 """
 
-import functools
 import hashlib
 import json
-import operator
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from simic import durable, params
 from simic.errors import SimicError
-from simic.params import Params, differences, digest
+from simic.params import Params, differences, digest, value_at
 
 PACKAGE = Path(__file__).parent
 FOLDER = Path("reports") / "seals"
@@ -206,10 +204,7 @@ def params_of(stage: str, tree: Params) -> dict[str, JsonValue]:
     """Select the params that a stage depends on, by their keys in params.yaml."""
     # As JSON has it, since it is compared with what was read back from a file.
     dumped = tree.model_dump(mode="json")
-    return {
-        key: functools.reduce(operator.getitem, key.split("."), dumped)
-        for key in STAGES[stage].params
-    }
+    return {key: value_at(dumped, key) for key in STAGES[stage].params}
 
 
 def raw_data(root: Path) -> Path:

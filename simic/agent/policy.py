@@ -323,8 +323,8 @@ class ActorCritic(nn.Module):
         self.heads = nn.ModuleList(
             HeadNetwork(width, sizes.head_units, head.size, head.described) for head in heads
         )
-        # e_op and e_slot, zero at first: an untrained head does not depend on earlier choices. After the last head comes
-        # none that would read its embedding.
+        # e_op and e_slot, zero at first: an untrained head does not depend on earlier choices. The last head has no
+        # embedding: no head after it would read it.
         self.choice_embeddings = nn.ParameterList(
             torch.zeros(head.size, width) for head in heads[:-1][:2]
         )

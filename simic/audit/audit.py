@@ -164,8 +164,11 @@ def _learning(verdict: Verdict) -> str:
     if not findings:
         # The sentence counts what holds: a check that could not be evaluated has found nothing either.
         passed = [result for result in verdict.of_layer(layer) if result.status is Status.PASS]
-        return f"Nothing was found: {len(passed)} of {len(verdict.of_layer(layer))} checks of learning hold."
+        return (
+            f"No finding: {len(passed)} of {len(verdict.of_layer(layer))} checks of learning hold."
+        )
     listed = "; ".join(
-        f"{finding.severity}: {finding.title} ({finding.check})" for finding in findings
+        f"{finding.title} ({finding.check}, {finding.severity})" for finding in findings
     )
-    return f"{len(findings)} finding{'s' * (len(findings) > 1)}, worst first: {listed}."
+    count = f"{len(findings)} findings, worst first" if len(findings) > 1 else "1 finding"
+    return f"{count}: {listed}."

@@ -1,4 +1,4 @@
-"""Evaluate the trained policy on the hosts that headroom played: compare it seed by seed with all others, place it
+"""Evaluate the trained policy on the hosts that headroom played: compare it host by host with all others, place it
 between the common schedule and the oracle, show the hosts on which it won and lost most.
 """
 
@@ -96,15 +96,15 @@ def evaluate(
     # Compare with the networks that the first policy ended with, and with all that headroom played.
     env = setup.env
     evaluated_on = machine.describe(params.runtime, env.device, rows_together(env))
-    seeds = {name: performances[name].score for name in actors}
+    scores = {name: performances[name].score for name in actors}
     learned = performances.get(LEARNED)
-    first = next(iter(seeds.values()))
+    first = next(iter(scores.values()))
     static = (
         _from_the_start(setup, final, first)
         if params.evaluate.static_final and final is not None
         else {}
     )
-    policies = {**seeds, **headroom.policies}
+    policies = {**scores, **headroom.policies}
     accuracies = {name: per_seed.test_accuracy_pct for name, per_seed in policies.items()}
     return result.Evaluation(
         checkpoint=params.evaluate.checkpoint,
@@ -119,7 +119,7 @@ def evaluate(
         tasks=headroom.tasks,
         rows=headroom.rows,
         host=result.HostDescription.model_validate(env.host),
-        standings=endpoints.standings(headroom, {**seeds, **static}),
+        standings=endpoints.standings(headroom, {**scores, **static}),
         policies={
             name: summary(per_seed, env.host.params, env.rng_seed)
             for name, per_seed in policies.items()
@@ -196,7 +196,7 @@ def _scores(setup: EvaluationSetup, actors: Actors, epochs: int) -> Scores:
 
 
 def _from_the_start(
-    setup: EvaluationSetup, final: Slots, seeds: result.PerSeed
+    setup: EvaluationSetup, final: Slots, score: result.PerSeed
 ) -> dict[str, result.Fixed]:
     """Train the networks ``final`` at equal epochs and at equal FLOPs of training."""
     env = setup.env
@@ -205,7 +205,7 @@ def _from_the_start(
         env.train, setup.held_out.train, setup.held_out.test, hosts.tasks, EVALUATION_ITERATION
     )
     network = StaticNetwork("static_final", env.host, env.blueprints, from_the_start(final))
-    training_flops = torch.tensor(seeds.training_flops, device=env.device)
+    training_flops = torch.tensor(score.training_flops, device=env.device)
     with closing(
         open_population(env.train, env.rng_seed, setup.runtime, network, hosts.ids, env.device)
     ) as population:
@@ -215,25 +215,25 @@ def _from_the_start(
     return {"static_final, equal epochs": at_epochs, "static_final, equal FLOPs": at_flops}
 
 
-def summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.PolicyResult:
-    """Summarize a policy's values for every seed.
+def summary(score: result.PerSeed, host_params: int, rng_seed: int) -> result.PolicyResult:
+    """Summarize a policy's values on every host.
 
     Args:
-        seeds: its values, ``[H]``.
+        score: its values, ``[H]``.
         host_params: parameters of the bare host.
         rng_seed: of the bootstrap.
     """
-    accuracy = np.array(seeds.test_accuracy_pct)
-    params = np.array(seeds.params)
+    accuracy = np.array(score.test_accuracy_pct)
+    params = np.array(score.params)
     return result.PolicyResult(
         test_accuracy_pct=intervals.mean_interval(accuracy),
         test_accuracy_iqm_pct=intervals.interquartile_interval(accuracy, rng_seed),
-        val_accuracy_pct=float(np.mean(seeds.val_accuracy_pct)),
+        val_accuracy_pct=float(np.mean(score.val_accuracy_pct)),
         params=float(params.mean()),
         accuracy_per_kparam=float((accuracy / (params / 1000.0)).mean()),
         growth_ratio=float((params / host_params).mean()),
-        per_seed=seeds,
-        **{name: float(np.mean(getattr(seeds, name))) for name in COUNTS},
+        per_seed=score,
+        **{name: float(np.mean(getattr(score, name))) for name in COUNTS},
     )
 
 

@@ -75,15 +75,15 @@ class Contender:
     seconds: float
     # Unit of the size; empty: parameters.
     unit: str = ""
+    # Goes before the name in a sentence.
+    article: str = ""
     # Accuracy of all networks that were trained.
     mean_pct: float | None = None
 
     @property
     def noun(self) -> str:
         """Name it within a sentence."""
-        if self.mean_pct is None or self.name.startswith(("its ", "all ")):
-            return self.name
-        return f"the {self.name}"
+        return f"{self.article}{self.name}"
 
     @property
     def cost(self) -> str:
@@ -154,7 +154,7 @@ def floors(
             partial(_fit_logistic, samples, classes),
             partial(_fit_boosting, samples, codes, classes),
         ]
-    fits += [partial(_train, params, env, held_out, network) for network in _networks(env)]
+    fits += [partial(_train, params, env, held_out, *network) for network in _networks(env)]
     contenders = [Contender(MAJORITY, (y == commonest).reshape(len(y), -1).mean(1), 0, 0.0)]
     for fit in fits:
         contenders.append(fit())
@@ -280,25 +280,28 @@ def _fit_boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: 
 # --- networks --------------------------------------------------------------------------------------------------------
 
 
-def _networks(env: GrowthEnv) -> Iterator[StaticNetwork]:
-    """Yield every form of network that is trained beside the grown ones."""
+def _networks(env: GrowthEnv) -> Iterator[tuple[str, StaticNetwork]]:
+    """Yield every form of network that is trained beside the grown ones, with the article of its name."""
     host = env.host
     hosts = env.num_envs
     blueprints = blueprints_of(host.family)
-    yield StaticNetwork("host alone", host, blueprints, Slots.empty(hosts, host.slots, env.device))
+    bare = Slots.empty(hosts, host.slots, env.device)
+    yield "the ", StaticNetwork("host alone", host, blueprints, bare)
     if host.family in PLAIN:
         plain = build_host(PLAIN[host.family], host.input_shape, host.classes)
         empty = Slots.empty(hosts, plain.slots, env.device)
-        yield StaticNetwork(f"plain {host.family} network", plain, blueprints, empty)
+        yield "the ", StaticNetwork(f"plain {host.family} network", plain, blueprints, empty)
     if host.family == TOGETHER.family:
         full = filled(hosts, host.slots, env.device)
-        yield StaticNetwork("all modules from the start", host, (TOGETHER,), full)
+        yield "", StaticNetwork("all modules from the start", host, (TOGETHER,), full)
     final = from_the_start(env.slots)
     if bool((final.blueprint >= 0).any()):
-        yield StaticNetwork("its modules from the start", host, blueprints, final)
+        yield "", StaticNetwork("its modules from the start", host, blueprints, final)
 
 
-def _train(params: Params, env: GrowthEnv, held_out: HeldOut, network: StaticNetwork) -> Contender:
+def _train(
+    params: Params, env: GrowthEnv, held_out: HeldOut, article: str, network: StaticNetwork
+) -> Contender:
     """Train, in this process, one network for each host that grew, in its order of samples; choose by validation."""
     start = time.perf_counter()
     hosts = env.num_envs
@@ -323,7 +326,11 @@ def _train(params: Params, env: GrowthEnv, held_out: HeldOut, network: StaticNet
     chosen = int(validation.mean(1).argmax())
     correct = population.evaluate(slots, held_out.test, nothing_off).correct[0].float()
     right = correct[chosen].cpu().numpy()
-    mean_pct = 100 * float(correct.mean())
     return Contender(
-        network.name, right, result.params[chosen], time.perf_counter() - start, mean_pct=mean_pct
+        network.name,
+        right,
+        result.params[chosen],
+        time.perf_counter() - start,
+        article=article,
+        mean_pct=100 * float(correct.mean()),
     )

@@ -128,11 +128,11 @@ def search_schedules(
         A grid by length of the episodes.
     """
     tasks = read_meta(prepared).of_group("train")
-    drawn = torch.tensor(
+    host_tasks = torch.tensor(
         [tasks[number % len(tasks)] for number in range(params.headroom.search_tasks)]
     )
     splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
-    hosts = Hosts(drawn, torch.arange(len(drawn)), SEARCH_ITERATION)
+    hosts = Hosts(host_tasks, torch.arange(len(host_tasks)), SEARCH_ITERATION)
     of_hosts = partial(progress, "common schedule, training tasks")
     return grids(params, splits, None, hosts, schedules, device, params.lengths, of_hosts)
 
@@ -227,7 +227,7 @@ def score_on_validation(common: Common, prepared: Path, schedule: Schedule) -> d
         load_split(prepared, "train", common.device),
         load_split(prepared, "val", common.device),
     )
-    # Two schedules and a hand rule play side by side.
+    # Two schedules and a hand rule play side by side: the tuned one, or the patient one that stands in for it.
     players = 3
     rows = torch.arange(players * len(tasks))
     with closing(
@@ -259,16 +259,15 @@ def report(
         rules: scores and actions of the hand rules, by name.
         static: networks that never grew, by name.
     """
-    # The common schedule is the best on the validation splits of training's tasks.
     params = common.params
     host = setup.env.host
     count = len(setup.tasks)
+    # The common schedule is the one with the best mean score on the validation splits of training's tasks.
     searched = common.searched[length]
     search_scores = score(
         searched.val_accuracy_pct, searched.params - host.params, host.params, params.train.price
     )
     search_scores = search_scores.round(4)
-    # Of the tables the first rows are of the hosts that score, the others of those that choose.
     names = [item.name for item in setup.env.blueprints]
     return HeadroomReport(
         data_sha256=setup.data_sha256,
@@ -284,13 +283,14 @@ def report(
         common=int(search_scores.mean(axis=0).argmax()),
         common_cost=searched.params.size,
         search_scores=rounded(search_scores),
+        # Of the tables the first rows are of the hosts that score, the others of those that choose.
         choosing_val_pct=rounded(tables.val_accuracy_pct[count:]),
         val_pct=rounded(tables.val_accuracy_pct[:count]),
         test_pct=rounded(tables.test_accuracy_pct[:count]),
         params=rounded(tables.params[:count]),
         flops_per_sample=rounded(tables.flops_per_sample[:count]),
         grid_cost=tables.params.size,
-        policies={name: seeds for name, (seeds, _) in rules.items()},
+        policies={name: scores for name, (scores, _) in rules.items()},
         actions={name: actions for name, (_, actions) in rules.items()},
         tuned=common.rules,
         floors=static,
@@ -302,7 +302,9 @@ def report(
 
 
 def tuned_rules(params: Params) -> TunedRules | None:
-    """Look up the rules that come with simic for these hosts and tasks; None: there are none, or nobody plays them."""
+    """Look up the rules that come with simic for these hosts and tasks; None: there are none, or ``headroom.policies``
+    does not name them, and the patient rule plays in their place.
+    """
     return known(params) if TUNED in params.headroom.policies else None
 
 

@@ -342,8 +342,8 @@ def play_for_score(
             probabilities = (
                 torch.stack(actor.probabilities) if isinstance(actor, LearnedActor) else None
             )
-            seeds = score_rows(env, rows, of_actor, columns[:, rows])
-            yield name, Performance(rows, seeds, of_actor, probabilities)
+            score = score_rows(env, rows, of_actor, columns[:, rows])
+            yield name, Performance(rows, score, of_actor, probabilities)
 
 
 def committed(env: GrowthEnv, test: Dataset | None) -> Tensor:

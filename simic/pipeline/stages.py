@@ -296,13 +296,13 @@ def audit(params: Params, workspace: Workspace) -> None:
     from simic.audit.replay import RunFiles, replay_run
     from simic.audit.report import write_report
 
-    # Damaged files may end in any error of a reader: the seals then say what is damaged.
     identity = seals.identify(workspace.root, "audit", params)
+    # Damaged files may end in any error of a reader: the seals then say what is damaged.
     with (
         seals.explain_damage(workspace.root, params),
         shown(params.runtime.progress, "audit", "steps") as progress,
     ):
-        # Replays come before the checks, which judge them like any other evidence.
+        # Before the checks, which judge a replay like any other evidence.
         run = recorded(params, workspace)
         if params.audit.replay:
             files = RunFiles(workspace.prepared, workspace.telemetry, workspace.checkpoints)

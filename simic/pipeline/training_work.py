@@ -199,7 +199,10 @@ def _put_by(training: Training, now: Identity, workspace: Workspace) -> list[str
     for earlier in trainings(workspace):
         if earlier.folder.parent == workspace.previous and earlier.folder != target:
             durable.remove_directory(earlier.folder)
-            line += f"; run {run_name(earlier.folder.name)}, put by earlier after {earlier.iterations} iterations, is removed"
+            name = run_name(earlier.folder.name)
+            line += (
+                f"; run {name}, put by earlier after {earlier.iterations} iterations, is removed"
+            )
     return [line]
 
 

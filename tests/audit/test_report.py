@@ -119,7 +119,7 @@ def test_the_four_lines_of_a_clean_run(clean, verdict):
     )
     assert lines.record.startswith("The record is not proven: ")  # tables have no checkpoints
     assert lines.replay == "Training: equal (all bytes). Evaluation: equal (all bytes)."
-    assert lines.learning.startswith("Nothing was found: ")
+    assert lines.learning.startswith("No finding: ")
 
 
 def test_changed_code_stands_on_the_first_line(clean):

@@ -192,8 +192,8 @@ def _gym_episodes_add_up(run: RunRecord) -> Outcome:
 def _components_add_up(run: RunRecord) -> Outcome:
     # A term outside of the components would be paid, and no table or figure would show it.
     components = run.steps.below("components")
-    # Rows after a rollback are no experience.
     difference = np.abs(run.steps.column("reward") - np.sum(list(components.values()), axis=0))
+    # Rows after a rollback are no experience.
     difference = np.where(run.steps.column("valid"), difference, 0.0)
     # Not greater than: a NaN is neither small nor large, and must not pass.
     evidence = first_steps(run, ~(difference <= STORED), "difference", difference)

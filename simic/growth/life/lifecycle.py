@@ -2,9 +2,10 @@
 
 One environment step is ``advance`` (gates on the last measurements → op → alpha tick → automatic transitions), then the
 host trains an epoch and validates, then ``record`` stores what was measured. A slot makes at most one transition per
-step, except through stages that take no time: with ``training_dwell`` 0 a seed blends in the step in which it
-germinates, at tempo 0 it holds in the step in which it blends, and with ``embargo_steps`` and ``reset_steps`` 0 a slot
-is free in the step in which its seed is pruned and ever after, so that GERMINATE may replace a seed.
+step, except through stages that take no time. With auto_advance and permissive gates a seed blends in the step in which
+it germinates if ``training_dwell`` is 0, and at tempo 0 it holds in the step in which it begins to blend; strict gates
+want measurements first. With ``embargo_steps`` and ``reset_steps`` 0 a slot is free in the step in which its seed is
+pruned and ever after, so that GERMINATE may replace a seed.
 """
 
 from dataclasses import dataclass, replace
@@ -253,7 +254,8 @@ def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
 
     A measurement that is missing (NaN) fails every comparison.
     """
-    # A seed that skips TRAINING has no epoch whose gradients could be healthy.
+    # With training_dwell 0 a seed may leave TRAINING before any epoch whose gradients could be healthy; strict gates
+    # ask for one anyway.
     blending = (slots.dwell >= params.training_dwell) & (
         slots.gradient_healthy | (params.training_dwell == 0)
     )
@@ -413,8 +415,8 @@ def _germinate(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor)
 def _set_alpha(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor) -> Slots:
     """Retarget, with the chosen style's operator; below 1 a HOLDING seed blends again."""
     target = _look_up(ALPHA_TARGETS, action.alpha_target[:, None])
-    # A seed that holds has alpha 1: below, it is blending.
     steps = _look_up(ALPHA_SPEED_STEPS, action.alpha_speed[:, None])
+    # A seed that holds has alpha 1: below, it is blending.
     reopened = selected & (slots.stage == Stage.HOLDING) & (target < 1 - ALPHA_TOLERANCE)
     slots = _enter(slots, reopened, Stage.BLENDING, accuracy)
     slots = _set(slots, selected, operator=_look_up(_STYLE_OPERATORS, action.style[:, None]))
@@ -467,7 +469,7 @@ def _transition_automatically(
 
 def _takes_no_time(slots: Slots, params: Lifecycle) -> Tensor:
     """Tell which seeds may leave their stage in the step in which they entered it, bool ``[E, K]``."""
-    # With training_dwell 0 a seed does not train before it blends, at tempo 0 it blends at once.
+    # With training_dwell 0 gates alone decide when a seed blends, and at tempo 0 it has blended at once.
     untrained = in_stages(slots.stage, frozenset({Stage.GERMINATED, Stage.TRAINING})) & (
         params.training_dwell == 0
     )

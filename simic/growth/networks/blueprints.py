@@ -310,7 +310,7 @@ class _ConvNormReLU(Samplewise):
 def conv_small(shape: Shape) -> nn.Module:
     """x + relu(GN(1×1 x)), the convolution 0: C² + 2C parameters."""
     branch = _ConvNormReLU(shape[0], 1)
-    # The branch starts as zeros; OpenReLU lets its gradient pass.
+    # OpenReLU lets a gradient through zeros, so that it learns.
     zeroed(branch.conv)
     return Residual(branch=branch)
 
@@ -362,7 +362,6 @@ def lora_large(shape: Shape) -> nn.Module:
 def attention(shape: Shape) -> nn.Module:
     """x + causal attention, its output projection 0: 4D² + 4D parameters."""
     layer = CausalAttention(shape[-1])
-    # The branch starts as zeros.
     zeroed(layer.out)
     return Residual(attention=layer)
 
