@@ -5,10 +5,8 @@ that the trees did not learn from. It answers: would a classifier do what the co
 """
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,8 +22,7 @@ from simic.envs.observations import alignment
 from simic.envs.play import Episode
 from simic.errors import SimicError
 from simic.evaluation.rules import ByLength, HandRule, HandRules, Opening, possible_openings
-from simic.evaluation.scoring import ROWS_AT_ONCE
-from simic.params import Lifecycle, Params
+from simic.params import Lifecycle
 from simic.progress import Progress
 
 # Host trainings to learn from: each opening on each of some tasks.
@@ -90,42 +87,21 @@ class Ordered(HandRules):
         self.ordered = True
 
 
-def learn(
-    params: Params,
-    prepared: Path,
-    epochs: Sequence[int],
-    device: torch.device,
-    progress: Progress,
-    rows: int = ROWS_AT_ONCE,
-) -> tuple[list[Chooser], int]:
-    """Train a chooser for each number of epochs.
-
-    Args:
-        params: those of the suite.
-        prepared: folder of the prepared data.
-        epochs: lengths of episodes.
-        device: where to compute.
-        progress: hears how many host trainings are done.
-        rows: hosts side by side.
-
-    Returns:
-        The choosers, and how many host trainings they cost together.
-    """
-    ground = Ground.open(params, prepared, device, epochs, rows)
-    with closing(ground.env) as env:
-        # Every opening alone on the same hosts: what the trees learn from.
-        openings = possible_openings(env)
-        hosts = torch.arange(max(1, TRAININGS // len(openings)))
-        scores, _ = grown_alone(ground, openings, hosts, progress)
-        # One model for each length, since what pays depends on the time that is left.
-        features = ground.aligned(hosts).double().numpy()
-        folds = folds_of(hosts, len(ground.tasks))
-        fitted = [fit(features, of_length.double().numpy(), folds) for of_length in scores]
-        # Rules are tuned on the hosts that follow, as the trees know these.
-        choosers = [
-            _tuned(ground, openings, *fit_of, k, len(hosts), progress)
-            for k, fit_of in enumerate(fitted)
-        ]
+def learn(ground: Ground, progress: Progress) -> tuple[list[Chooser], int]:
+    """Train a chooser for each number of epochs; tell how many host trainings they cost together."""
+    # Every opening alone on the same hosts: what the trees learn from.
+    openings = possible_openings(ground.env)
+    hosts = torch.arange(max(1, TRAININGS // len(openings)))
+    scores, _ = grown_alone(ground, openings, hosts, progress)
+    # One model for each length, since what pays depends on the time that is left.
+    features = ground.aligned(hosts).double().numpy()
+    folds = folds_of(hosts, len(ground.tasks))
+    fitted = [fit(features, of_length.double().numpy(), folds) for of_length in scores]
+    # Rules are tuned on the hosts that follow, as the trees know these.
+    choosers = [
+        _tuned(ground, openings, *fit_of, k, len(hosts), progress)
+        for k, fit_of in enumerate(fitted)
+    ]
     return choosers, ground.trainings
 
 

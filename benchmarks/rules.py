@@ -9,13 +9,14 @@ simic/published/rules. A --policy, of a workspace, plays beside them.
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks import choosers
-from benchmarks.tuning import tune
+from benchmarks.tuning import Ground, tune
 from simic import durable, params
 from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
@@ -147,17 +148,19 @@ def main() -> None:
     def show_progress(phase: str, count: int, of: int) -> None:
         print(f"{phase}: {count} of {of}", flush=True)
 
+    open_ground = partial(Ground.open, tree, data / "prepared", device, EPOCHS, rows_at_once(tree))
     tuned = rules.known(tree)
     # Rules that come with simic are not tuned again.
     if tuned is None:
-        tuned = tune(
-            tree, data / "prepared", EPOCHS, device, show_progress, rows=rows_at_once(tree)
-        )
+        ground = open_ground()
+        with closing(ground.env):
+            tuned = tune(tree, ground, show_progress)
         rules.PUBLISHED.mkdir(parents=True, exist_ok=True)
         durable.replace_file(rules.PUBLISHED / f"{suite}.json", tuned.to_json().encode())
-    learned, cost = choosers.learn(
-        tree, data / "prepared", EPOCHS, device, show_progress, rows_at_once(tree)
-    )
+    # The choosers' trainings are counted apart.
+    ground = open_ground()
+    with closing(ground.env):
+        learned, cost = choosers.learn(ground, show_progress)
 
     def actors(env: GrowthEnv) -> dict[str, Actor]:
         # For each environment anew: an actor remembers its episode.

@@ -4,7 +4,6 @@ A rule is scored in an episode of every length that is measured.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -29,7 +28,7 @@ from simic.evaluation.rules import (
     possible_openings,
     setting,
 )
-from simic.evaluation.scoring import ROWS_AT_ONCE, in_populations, open_env
+from simic.evaluation.scoring import in_populations, open_env
 from simic.growth.batch.alignment import Alignments
 from simic.params import Params
 from simic.progress import Progress
@@ -266,35 +265,23 @@ def survivors(means: Tensor, count: int) -> list[int]:
 # --- the search ------------------------------------------------------------------------------------------------------
 
 
-def tune(
-    params: Params,
-    prepared: Path,
-    epochs: Sequence[int],
-    device: torch.device,
-    progress: Progress,
-    rows: int = ROWS_AT_ONCE,
-) -> TunedRules:
+def tune(params: Params, ground: Ground, progress: Progress) -> TunedRules:
     """Find the best rule for each number of epochs: by orders from openings grown alone, then successive halving.
 
     Args:
         params: those of the suite.
-        prepared: folder of the prepared data.
-        epochs: lengths of episodes.
-        device: where to compute.
+        ground: the hosts to play on.
         progress: hears how many host trainings are done.
-        rows: hosts side by side.
     """
-    ground = Ground.open(params, prepared, device, epochs, rows)
-    with closing(ground.env) as env:
-        # Alone first: these scores give the orders that rules go by.
-        openings = possible_openings(env)
-        hosts_alone = torch.arange(OPENING_HOSTS)
-        scores, early = grown_alone(ground, openings, hosts_alone, progress)
-        rules = configurations(
-            orders(openings, scores, early), openings, ground.ways(openings, hosts_alone, scores)
-        )
-        winners, met = _halved(ground, rules, progress)
-        names = [item.name for item in env.blueprints]
+    # Alone first: these scores give the orders that rules go by.
+    openings = possible_openings(ground.env)
+    hosts_alone = torch.arange(OPENING_HOSTS)
+    scores, early = grown_alone(ground, openings, hosts_alone, progress)
+    rules = configurations(
+        orders(openings, scores, early), openings, ground.ways(openings, hosts_alone, scores)
+    )
+    winners, met = _halved(ground, rules, progress)
+    names = [item.name for item in ground.env.blueprints]
     return TunedRules(
         tuned_for=setting(params),
         rules=tuple(

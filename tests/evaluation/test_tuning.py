@@ -71,7 +71,9 @@ def test_tuned_rules_are_of_each_length_and_say_what_they_cost(params, bank, mon
     for name, value in {**few, "FIRST_HOSTS": 1, "OPENING_HOSTS": 2}.items():
         monkeypatch.setattr(tuning, name, value)
     calls = []
-    tuned = tuning.tune(params, bank, (SHORT, LONG), CPU, lambda *call: calls.append(call), ROWS)
+    ground = Ground.open(params, bank, CPU, (SHORT, LONG), ROWS)
+    with closing(ground.env):
+        tuned = tuning.tune(params, ground, lambda *call: calls.append(call))
     assert [rule.epochs for rule in tuned.rules] == [SHORT, LONG]
     assert {name.partition(" at ")[0] for rule in tuned.rules for name in rule.order} <= {
         "norm",
