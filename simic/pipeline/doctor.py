@@ -64,7 +64,7 @@ def examine(workspace: Workspace) -> list[Answer]:
             True,
             f"{os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads, {device}",
         ),
-        _asked("training", lambda: _training(workspace)),
+        _asked("training", lambda: "; ".join(training_work.describe(workspace)) or "none"),
     ]
 
 
@@ -86,10 +86,6 @@ def _packages() -> str:
             f"{missing.name} is not installed; pip install 'simic-grow[pipeline]'"
         ) from None
     return ", ".join((f"python {platform.python_version()}", *versions))
-
-
-def _training(workspace: Workspace) -> str:
-    return "; ".join(training_work.describe(workspace, params.load(workspace.params))) or "none"
 
 
 def examine_stored(run: Path) -> list[Answer]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from simic import durable, seals
+from simic import durable, params, seals
 from simic.data.batches import META_FILE
 from simic.params import Params, digest
 from simic.pipeline import dvc_record
@@ -72,16 +72,17 @@ class Training(NamedTuple):
 def trainings(workspace: Workspace) -> list[Training]:
     """List the training of the project, and the one that was put by."""
     # Hidden names are those of trainings that are being removed.
-    folders = [
-        path
+    return [
+        Training.read(folder)
         for parent in (workspace.work_root, workspace.previous)
-        for path in sorted(parent.glob("[!.]*"))
+        for folder in sorted(parent.glob("[!.]*"))
+        if folder.is_dir()
     ]
-    return [Training.read(folder) for folder in folders if folder.is_dir()]
 
 
-def describe(workspace: Workspace, tree: Params) -> Iterator[str]:
+def describe(workspace: Workspace) -> Iterator[str]:
     """Say of every training in .simic whether the next start goes on with it, and else why not."""
+    tree = params.load(workspace.params)
     if not (workspace.prepared / META_FILE).exists():
         return
     # The same question that begin() asks, so that what is announced is what happens.
@@ -101,15 +102,13 @@ def describe(workspace: Workspace, tree: Params) -> Iterator[str]:
 def _continued(now: Identity, workspace: Workspace, tree: Params) -> Training | None:
     """Find the training that the next start goes on with: the one in its work directory, else the first that can."""
     work = workspace.work(now.sha256)
-    training = Training.read(work)
-    if training.iterations:
-        return training
-    for training in trainings(workspace):
-        if training.folder != work and (
-            training.folder.name == work.name or training.goes_on_as(now, tree.train.iterations)
-        ):
-            return training
-    return None
+    candidates = [
+        training
+        for training in trainings(workspace)
+        if training.goes_on_as(now, tree.train.iterations)
+        or (training.folder.name == work.name and training.iterations)
+    ]
+    return min(candidates, key=lambda training: training.folder != work, default=None)
 
 
 def begin(tree: Params, workspace: Workspace, fresh: bool) -> list[str]:

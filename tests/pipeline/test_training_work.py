@@ -273,7 +273,7 @@ def test_of_two_trainings_that_could_go_on_the_one_in_its_own_place_does(
 ) -> None:
     [training] = training_work.trainings(unfinished)
     shutil.copytree(training.folder, unfinished.previous / training.folder.name)
-    ends = [line.rpartition("; ")[2] for line in training_work.describe(unfinished, lasting(LONG))]
+    ends = [line.rpartition("; ")[2] for line in training_work.describe(unfinished)]
     assert ends == [
         "the next training goes on with it",
         "the next training does not go on with it",
@@ -282,7 +282,7 @@ def test_of_two_trainings_that_could_go_on_the_one_in_its_own_place_does(
 
 
 def test_of_a_training_that_is_as_long_as_it_is_to_be_nothing_goes_on(copy: Workspace) -> None:
-    [line] = training_work.describe(copy, lasting(SHORT))
+    [line] = training_work.describe(copy)
     assert line.endswith("; nothing is left to train")
 
 
