@@ -123,7 +123,12 @@ class Log:
             parts: Names of the parts of the policy whose gradients are watched.
             max_grad_norm: To which gradients were clipped.
         """
-        columns, once = self._to_cpu()
+        # In float64 counts and float32 values pass through one tensor unchanged.
+        stacked = {name: torch.stack([row[name] for row in self.rows]) for name in self.rows[0]}
+        doubles = [tensor.detach().double() for tensor in (*stacked.values(), *self.once.values())]
+        lists = (tensor.tolist() for tensor in as_one(doubles, lambda flat: flat.cpu()))
+        columns: dict[str, Any] = {name: next(lists) for name in stacked}
+        once = {name: next(lists) for name in self.once}
 
         # Minibatches behind the one that ended the update are left out: where nothing waits for the device they were
         # computed in vain.
@@ -166,14 +171,6 @@ class Log:
             "stopped_early": any(stops),
         }
         return once | metrics
-
-    def _to_cpu(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Fetch the columns of all minibatches, and what there is once, as nested lists by name; in one transfer."""
-        columns = {name: torch.stack([row[name] for row in self.rows]) for name in self.rows[0]}
-        # In float64 counts and float32 values pass through one tensor unchanged.
-        doubles = [tensor.detach().double() for tensor in (*columns.values(), *self.once.values())]
-        lists = (tensor.tolist() for tensor in as_one(doubles, lambda flat: flat.cpu()))
-        return {name: next(lists) for name in columns}, {name: next(lists) for name in self.once}
 
 
 def _share(part: float, total: float) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from simic.agent.policy import part_of
 from simic.agent.spec import Observation, ObservationSpec
 from simic.transfer import Reduce, alone
 
@@ -29,8 +30,9 @@ class Moments:
 
     @classmethod
     def empty(cls, width: int, device: torch.device | str = "cpu") -> "Moments":
+        count = torch.zeros((), dtype=torch.float64, device=device)
         zero = torch.zeros(width, dtype=torch.float64, device=device)
-        return cls(torch.zeros((), dtype=torch.float64, device=device), zero, zero.clone())
+        return cls(count, zero, zero.clone())
 
     @classmethod
     def of(cls, rows: Tensor, valid: Tensor) -> "Moments":
@@ -40,7 +42,8 @@ class Moments:
         rows = torch.where(counts[:, None], rows, 0).double()
         count = counts.sum().double()
         mean = rows.sum(dim=0) / count.clamp(min=1)
-        return cls(count, mean, ((rows - mean) * counts[:, None]).square().sum(dim=0))
+        deviations = (rows - mean) * counts[:, None]
+        return cls(count, mean, deviations.square().sum(dim=0))
 
     def merge(self, batch: "Moments") -> "Moments":
         """Compute the moments of both sets of rows together."""
@@ -48,11 +51,8 @@ class Moments:
         count = self.count + batch.count
         share = batch.count / count.clamp(min=1)
         delta = batch.mean - self.mean
-        return Moments(
-            count,
-            self.mean + delta * share,
-            self.m2 + batch.m2 + delta.square() * self.count * share,
-        )
+        m2 = self.m2 + batch.m2 + delta.square() * self.count * share
+        return Moments(count, self.mean + delta * share, m2)
 
     def reduced(self, reduce: Reduce) -> "Moments":
         """Compute the moments of the rows of all processes: the common mean first, then the deviations from it."""
@@ -61,9 +61,8 @@ class Moments:
         # Chan's formula for many parts at once: merges in pairs would round by the order of processes.
         count = reduce(self.count, "sum")
         mean = reduce(self.count * self.mean, "sum") / count.clamp(min=1)
-        return Moments(
-            count, mean, reduce(self.m2 + self.count * (self.mean - mean).square(), "sum")
-        )
+        m2 = self.m2 + self.count * (self.mean - mean).square()
+        return Moments(count, mean, reduce(m2, "sum"))
 
     def variance(self) -> Tensor:
         """Compute the variance of the population; 1 before the first row."""
@@ -83,9 +82,8 @@ class ObservationNormalizer:
         self.mean = torch.where(self.raw, 0.0, moments.mean).float()
         # Before the first rollout nothing is known of a feature, and it passes as it is.
         untouched = self.raw | (moments.count == 0)
-        self.scale = torch.where(
-            untouched, 1.0, (moments.variance() + OBSERVATION_EPSILON).sqrt()
-        ).float()
+        deviation = (moments.variance() + OBSERVATION_EPSILON).sqrt()
+        self.scale = torch.where(untouched, 1.0, deviation).float()
         self.limit = torch.where(self.raw, torch.inf, OBSERVATION_CLIP)
 
     def normalize(self, features: Tensor) -> Tensor:
@@ -107,9 +105,8 @@ class ObservationNormalizer:
         return {name: part.clone() for name, part in vars(self.moments).items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._freeze(
-            Moments(**{name: part.to(self.raw.device, copy=True) for name, part in state.items()})
-        )
+        moved = {name: part.to(self.raw.device, copy=True) for name, part in state.items()}
+        self._freeze(Moments(**moved))
 
 
 class RewardNormalizer:
@@ -159,10 +156,8 @@ class RewardNormalizer:
         self.moments = self.moments.merge(batch.reduced(reduce))
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {
-            name: part.clone()
-            for name, part in {**vars(self.moments), "running": self.running}.items()
-        }
+        parts = {**vars(self.moments), "running": self.running}
+        return {name: part.clone() for name, part in parts.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         moved = {name: part.to(self.running.device, copy=True) for name, part in state.items()}
@@ -225,11 +220,4 @@ class Normalizers:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for part, normalizer in self._parts().items():
-            prefix = f"{part}."
-            normalizer.load_state_dict(
-                {
-                    name.removeprefix(prefix): tensor
-                    for name, tensor in state.items()
-                    if name.startswith(prefix)
-                }
-            )
+            normalizer.load_state_dict(part_of(state, f"{part}."))

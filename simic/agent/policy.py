@@ -73,7 +73,8 @@ class Sequences:
         # Row by row, as [N, T]: the running count of beginnings is the number of the sequence.
         begins = starts.clone()
         begins[0] = True
-        number = begins.t().flatten().cumsum(dim=0).view(begins.shape[1], -1).t() - 1
+        by_row = begins.t()
+        number = by_row.flatten().cumsum(dim=0).view(by_row.shape).t() - 1
         # Steps since the last beginning.
         time = torch.arange(len(starts), device=starts.device)[:, None].expand_as(starts)
         position = time - torch.where(begins, time, 0).cummax(dim=0).values
@@ -90,12 +91,11 @@ class Sequences:
 
     def first_state(self, state: RecurrentState) -> RecurrentState:
         """Give each sequence the state it begins with: that of its row for the first of a row, else zero."""
-        return RecurrentState(
-            *(
-                part.new_zeros(self.count, part.shape[1]).index_copy(0, self.number[0], part)
-                for part in state
-            )
-        )
+        first = []
+        for part in state:
+            zeros = part.new_zeros(self.count, part.shape[1])
+            first.append(zeros.index_copy(0, self.number[0], part))
+        return RecurrentState(*first)
 
     def _flat(self) -> Tensor:
         return (self.position * self.count + self.number).flatten()
@@ -302,9 +302,8 @@ class ActorCritic(nn.Module):
         with torch.no_grad():
             for head, network in zip(action_spec.heads, self.heads, strict=True):
                 if head.lean:
-                    network.get_submodule("out").get_parameter("bias").copy_(
-                        torch.tensor(head.lean)
-                    )
+                    bias = network.get_submodule("out").get_parameter("bias")
+                    bias.copy_(torch.tensor(head.lean))
         self.register_buffer("relevance", action_spec.relevance_table(), persistent=False)
 
     def _build(self, sizes: params.Policy) -> None:
@@ -476,11 +475,9 @@ class ActorCritic(nn.Module):
         # Detached, the value learns to read the actor's trunk without pulling on it: its errors are large at first, and
         # would shape what the heads read.
         actor = latents[0]
-        parts = (
-            [latents[1].z]
-            if self.critic is not None
-            else [actor.z.detach(), observation.features.to(actor.z.dtype)]
-        )
+        parts = [latent.z for latent in latents[1:]]
+        if self.critic is None:
+            parts = [actor.z.detach(), observation.features.to(actor.z.dtype)]
         if self.observation_spec.privileged:
             privileged = observation.privileged
             # Outside training nothing is known of the task: -1, none.
@@ -569,7 +566,8 @@ class ActorCritic(nn.Module):
             return functional.embedding(chosen[0], table)
         of_slot = functional.linear(self.choice_embeddings[1], weight)
         table = table[:, None] + self.relevance[:, 1, None, None] * of_slot  # [ops, slots, units]
-        return functional.embedding(chosen[0] * len(of_slot) + chosen[1], table.flatten(0, -2))
+        place = chosen[0] * len(of_slot) + chosen[1]
+        return functional.embedding(place, table.flatten(0, -2))
 
     def _logits(self, head: int, units: Tensor, z: Tensor) -> Tensor:
         """Compute logits from a head's hidden units, and from the descriptions of its choices, which are last in z."""

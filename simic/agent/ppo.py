@@ -301,8 +301,11 @@ class PPO:
 
         # How far the whole update moved the policy.
         assert probe is not None
-        log.once |= {"update_kl": self._divergence(*probe)}
-        log.once |= {"samples": usage.rows, "samples_by_head": usage.choice_rows}
+        log.once |= {
+            "update_kl": self._divergence(*probe),
+            "samples": usage.rows,
+            "samples_by_head": usage.choice_rows,
+        }
         return self._report(log, learning_rate, entropy_coef)
 
     def _rows(self, rollout: Rollout) -> tuple[Rollout, Tensor, Tensor]:

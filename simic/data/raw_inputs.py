@@ -31,12 +31,10 @@ class InputColumn(BaseModel):
         """List the features of the column: None is the number itself, all others are 1 for their code: a place among
         the levels, or NaN where a value is missing.
         """
+        missing = [torch.nan] * self.missing
         if self.levels is None:
-            return [None, *[torch.nan] * self.missing]
-        return [
-            *map(float, range(len(self.levels) + self.other)),
-            *[torch.nan] * self.missing,
-        ]
+            return [None, *missing]
+        return [*map(float, range(len(self.levels) + self.other)), *missing]
 
 
 class RawInputs(BaseModel):

@@ -265,9 +265,7 @@ def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> T
     for head in range(len(spec.heads)):
         mask = head_mask(spec, observation.masks, head, chosen)
         if mask is None:
-            mask = torch.ones(
-                len(noise), spec.heads[head].size, dtype=torch.bool, device=noise.device
-            )
+            mask = noise.new_ones(len(noise), spec.heads[head].size, dtype=torch.bool)
         # Each draw takes its own column of the noise, whether the head matters or not: no draw depends on another.
         choice = _nth_legal(mask, noise[:, head])
         chosen.append(torch.where(relevance[chosen[0], head], choice, 0) if head else choice)

@@ -166,14 +166,12 @@ def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tens
     boost = torch.full((envs, count), torch.nan, device=acting.device)
     for i, j in pairs(count):
         networks = (ALL_OFF, alone(count, i), alone(count, j), together(count, i, j))
-        measured = (
-            acting[:, i]
-            & acting[:, j]
-            & finite[constant(networks, torch.int64, finite.device)].all(dim=0)
-        )
+        are_finite = finite[constant(networks, torch.int64, finite.device)].all(dim=0)
+        measured = acting[:, i] & acting[:, j] & are_finite
         # Per sample, so that the sum has its own error.
         samples = torch.where(measured[:, None], interaction(correct, count, i, j), 0.0)
-        strength = torch.where(measured, 100.0 * samples.mean(dim=1).clamp(min=0.0), torch.nan)
+        gain = 100.0 * samples.mean(dim=1).clamp(min=0.0)
+        strength = torch.where(measured, gain, torch.nan)
         for k in (i, j):
             summed[k] += samples
             boost[:, k] = torch.fmax(boost[:, k], strength)

@@ -221,12 +221,13 @@ class GrowthEnv(VectorEnv):
         if seed is not None:
             self.rng_seed = self.population.rng_seed = seed
             self.iteration = -1
-        self.iteration = (options or {}).get("iteration", self.iteration + 1)
-        self.steps = (options or {}).get("steps") or self.length_of(self.iteration)
+        options = options or {}
+        self.iteration = options.get("iteration", self.iteration + 1)
+        self.steps = options.get("steps") or self.length_of(self.iteration)
         self._step = 0
         self._all_alive = True
-        tasks = (options or {}).get("tasks")
-        host_ids = (options or {}).get("host_ids")
+        tasks = options.get("tasks")
+        host_ids = options.get("host_ids")
         self.host_ids = self.env_ids if host_ids is None else host_ids.to(self.device)
         self._assign(self._drawn_tasks() if tasks is None else self._checked(tasks))
 
@@ -235,7 +236,7 @@ class GrowthEnv(VectorEnv):
         self.alignment = self.population.aligned(self.training_data)
         slots = Slots.empty(self.num_envs, self.host.slots, self.device)
         measured = self._validate(slots, SlotState.read(slots))
-        yes = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        yes = torch.ones_like(self.env_ids, dtype=torch.bool)
         # The validation of an untrained host: the first observation and the first difference of rewards need one.
         self._state = EpisodeState(
             slots=slots,
@@ -246,7 +247,7 @@ class GrowthEnv(VectorEnv):
             alive=yes,
             measured=measured,
             trained=TrainStats.unmeasured(self.num_envs, self.host.slots, self.device),
-            effective_op=torch.full((self.num_envs,), -1, device=self.device),
+            effective_op=torch.full_like(self.env_ids, -1),
             succeeded=yes,
             seed_params=self.population.seed_params(slots),
             ledgers=rewards.start(self.train.reward.mode, slots, measured.loss, self.setting),

@@ -15,7 +15,7 @@ from torch import Tensor
 from simic.agent.spec import ObservationSpec
 from simic.envs.records import EpisodeState
 from simic.growth.life.lifecycle import in_stages
-from simic.growth.life.vocabulary import TEMPO_STEPS, Blend, Op, Ramp, Slots, Stage
+from simic.growth.life.vocabulary import TEMPO_STEPS, Blend, Op, Ramp, Stage
 
 VERSION = 5  # of the table below; a checkpoint of another version is refused
 EPOCHS_UNIT = 8.0
@@ -113,10 +113,6 @@ def _missing(column: str) -> Callable[[View], Tensor]:
     return lambda v: getattr(v.state.slots, column).isnan()
 
 
-def _freshness(slots: Slots) -> Tensor:
-    return torch.where(slots.contribution.isnan(), 0.0, 1.0 / (1.0 + slots.steps_since_measured))
-
-
 BASE: tuple[Feature, ...] = (
     Feature("time", "step / episode", 0, 1, "step",
             lambda v: torch.full_like(v.state.trained.loss, v.step / v.episode_steps)),
@@ -169,7 +165,8 @@ SLOT: tuple[Feature, ...] = (
     Feature("boost", "points, symlog", 0, 1, "attribution", lambda v: points(v.state.measured.boost)),
     Feature("interaction_missing", "flag", 0, 1, "attribution", lambda v: v.state.measured.interaction.isnan()),
     Feature("freshness", "1 / (1 + steps since measured)", 0, 1, "attribution",
-            lambda v: _freshness(v.state.slots)),
+            lambda v: torch.where(v.state.slots.contribution.isnan(), 0.0,
+                                  1.0 / (1.0 + v.state.slots.steps_since_measured))),
     Feature("progress", "points, symlog", -1, 1, "slots.accuracy",
             lambda v: points(v.state.slots.accuracy - v.state.slots.germination_accuracy)),
     Feature("stage_progress", "points, symlog", -1, 1, "slots.accuracy",

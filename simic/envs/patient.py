@@ -22,6 +22,14 @@ TRIED = {
 }
 TEMPO = TEMPO_STEPS.index(min(TEMPO_STEPS))
 FULL_ALPHA = ALPHA_TARGETS.index(1.0)
+# How every hand-made policy germinates.
+PLAIN_SEED = {"style": (0,), "tempo": (TEMPO,), "alpha_target": (FULL_ALPHA,)}
+
+
+def plain_action(op: Tensor, slot: Tensor, blueprint: Tensor) -> Action:
+    """Make actions ``[E]`` that choose no more than these; seeds are those of ``PLAIN_SEED``."""
+    zero = torch.zeros_like(op)
+    return Action(op, slot, blueprint, zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
 
 
 def tries(family: str, slots: int) -> list[tuple[int, int]]:
@@ -46,9 +54,7 @@ class Patient:
         self.order = torch.tensor(order)  # [tries, 2]: slot, blueprint
         self.asks = {
             "op": (Op.GERMINATE, Op.PRUNE, Op.FOSSILIZE),
-            "style": (0,),
-            "tempo": (TEMPO,),
-            "alpha_target": (FULL_ALPHA,),
+            **PLAIN_SEED,
             "alpha_speed": (0,),
             "alpha_curve": (0,),
         }
@@ -86,10 +92,7 @@ class Patient:
         op = torch.where(busy, self._manage(slots, managed, left), op)
         op = torch.where(masks["slot"][rows, op, slot], op, int(Op.WAIT))
         self.tried[rows, choice] |= germinate
-        zero = torch.zeros_like(op)
-        return Action(
-            op, slot, tries_blueprint[choice], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero
-        )
+        return plain_action(op, slot, tries_blueprint[choice])
 
     def _manage(self, slots: Slots, managed: Tensor, left: int) -> Tensor:
         """Choose the op for the seed in slot ``managed [E]``; comparisons with NaN (not measured) fail."""
@@ -130,9 +133,11 @@ def steps_to_finish(lifecycle: Lifecycle) -> int:
     """Count the steps from germination to FOSSILIZE: GERMINATED for one step, TRAINING, the ramp and its end, then
     measured once; where stages take no time, a seed is measured in the epoch in which it germinated.
     """
+    strict = lifecycle.gates == "strict"
+    blending = lifecycle.blending_dwell if strict else 0
     if lifecycle.auto_advance and lifecycle.training_dwell == TEMPO_STEPS[TEMPO] == 0:
-        return 1
-    blending = lifecycle.blending_dwell if lifecycle.gates == "strict" else 0
+        # Strict gates open after an epoch in TRAINING was measured.
+        return 2 + blending if strict else 1
     # One ADVANCE leads to BLENDING, the next step's to HOLDING.
     by_hand = 0 if lifecycle.auto_advance else 1
     return 2 + max(1, lifecycle.training_dwell) + max(TEMPO_STEPS[TEMPO], blending, by_hand)

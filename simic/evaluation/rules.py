@@ -20,7 +20,7 @@ from simic import params as params_module
 from simic.agent.spec import Observation
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.observations import alignment
-from simic.envs.patient import FULL_ALPHA, TEMPO, steps_to_clear, steps_to_finish
+from simic.envs.patient import PLAIN_SEED, plain_action, steps_to_clear, steps_to_finish
 from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.evaluation.endpoints import SETTINGS
@@ -72,10 +72,8 @@ class HandRule:
             (0.0, -float(place)) for place in range(len(self.order))
         )
         missing = length - len(self.order)
-        return [*self.order, *[self.order[-1]] * missing], [
-            *priorities,
-            *[(0.0, -torch.inf)] * missing,
-        ]
+        order = [*self.order, *[self.order[-1]] * missing]
+        return order, [*priorities, *[(0.0, -torch.inf)] * missing]
 
 
 @dataclass(frozen=True)
@@ -137,9 +135,7 @@ class HandRules:
             "op": (Op.GERMINATE, Op.PRUNE, Op.FOSSILIZE),
             "slot": tuple(sorted({slot for slot, _ in openings})),
             "blueprint": tuple(sorted({kind for _, kind in openings})),
-            "style": (0,),
-            "tempo": (TEMPO,),
-            "alpha_target": (FULL_ALPHA,),
+            **PLAIN_SEED,
             "alpha_speed": (0,),
             "alpha_curve": (0,),
         }
@@ -213,9 +209,9 @@ class HandRules:
         """Choose the place in the order ``[E]`` of what grows next; NONE: nothing. ``over [E]``: a try ended."""
         ended = self.returns & (self.tried == self.tries) & over & (self.chosen == NONE)
         self.chosen = torch.where(ended, self.best, self.chosen)
-        self.settled = self.settled | (
-            ended & ((self.chosen == NONE) | (self.chosen == self.tries - 1))
-        )
+        # Nothing contributed, or the best is the last one tried, which stands already.
+        stays = (self.chosen == NONE) | (self.chosen == self.tries - 1)
+        self.settled = self.settled | (ended & stays)
         following = torch.where(self.returns & ~self.settled, self.chosen, NONE)
         return torch.where(self.tried < self.tries, self.tried, following)
 
@@ -227,17 +223,14 @@ class HandRules:
 
         # Germinate into a free slot, or over the seed that was tried.
         slot, kind = self.order[rows, place.clamp(min=0)].unbind(dim=1)
-        germinable = (
-            masks["slot"][rows, int(Op.GERMINATE), slot] & masks["blueprint"][rows, slot, kind]
-        )
-        germinate = (
-            (place != NONE) & germinable & (~seed.busy | (over & ~good & (slot == seed.slot)))
-        )
+        is_open = masks["slot"][rows, int(Op.GERMINATE), slot]
+        fits = masks["blueprint"][rows, slot, kind]
+        replaces = over & ~good & (slot == seed.slot)
+        germinate = (place != NONE) & is_open & fits & (~seed.busy | replaces)
 
         # Else keep a good seed, remove one whose try is over, or let it go on.
-        op = torch.where(
-            masks["slot"][rows, int(Op.ADVANCE), seed.slot], int(Op.ADVANCE), int(Op.WAIT)
-        )
+        may_advance = masks["slot"][rows, int(Op.ADVANCE), seed.slot]
+        op = torch.where(may_advance, int(Op.ADVANCE), int(Op.WAIT))
         op = torch.where(over & (place != NONE), int(Op.PRUNE), op)
         op = torch.where(good, int(Op.FOSSILIZE), op)
         op = torch.where(seed.busy & masks["slot"][rows, op, seed.slot], op, int(Op.WAIT))
@@ -247,8 +240,7 @@ class HandRules:
         self.settled = self.settled | (germinate & (self.tried == self.tries))
         self.tried = self.tried + (germinate & (self.tried < self.tries))
         slot = torch.where(germinate, slot, seed.slot)
-        zero = torch.zeros_like(op)
-        return Action(op, slot, kind, zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
+        return plain_action(op, slot, kind)
 
 
 class ByLength:
@@ -263,9 +255,8 @@ class ByLength:
         }
 
     def start(self, episode: Episode) -> None:
-        self.actor = self.by_epochs[
-            min(self.by_epochs, key=lambda epochs: (abs(epochs - episode.steps), epochs))
-        ]
+        nearest = min(self.by_epochs, key=lambda epochs: (abs(epochs - episode.steps), epochs))
+        self.actor = self.by_epochs[nearest]
         self.actor.start(episode)
 
     def act(self, situation: Situation) -> Action:
@@ -340,9 +331,8 @@ def tuned_actor(env: GrowthEnv, tuned: TunedRules) -> ByLength:
     """Make the player of tuned rules for the hosts of an environment."""
     names = [item.name for item in env.blueprints]
     openings = possible_openings(env)
-    return ByLength(
-        {
-            rule.epochs: HandRules(env.train.lifecycle, [rule_of(rule, names, openings)])
-            for rule in tuned.rules
-        }
-    )
+    by_epochs: dict[int, HandRules] = {}
+    for rule in tuned.rules:
+        hand_rule = rule_of(rule, names, openings)
+        by_epochs[rule.epochs] = HandRules(env.train.lifecycle, [hand_rule])
+    return ByLength(by_epochs)

@@ -20,7 +20,7 @@ from torch import Tensor
 from simic import rng
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.patient import FULL_ALPHA, TEMPO
+from simic.envs.patient import PLAIN_SEED, plain_action
 from simic.envs.play import Episode, Situation, play
 from simic.envs.records import StepInfo
 from simic.evaluation.scoring import Hosts, committed, in_populations, open_env, rows_at_once
@@ -99,12 +99,8 @@ class OpenLoop:
     def __init__(self, schedules: Sequence[Schedule]) -> None:
         self.blueprint = torch.tensor([schedule.blueprints for schedule in schedules])
         self.step = torch.tensor([schedule.step for schedule in schedules])
-        seeds = {
-            seed
-            for schedule in schedules
-            for seed in enumerate(schedule.blueprints)
-            if seed[1] != NONE
-        }
+        openings = {opening for schedule in schedules for opening in enumerate(schedule.blueprints)}
+        seeds = {(slot, kind) for slot, kind in openings if kind != NONE}
         # What it will choose, so that actions which are closed are refused; the static schedule chooses nothing.
         self.asks: dict[str, tuple[int, ...]] = {}
         if seeds:
@@ -112,9 +108,7 @@ class OpenLoop:
                 "op": (Op.GERMINATE, Op.FOSSILIZE),
                 "slot": tuple(sorted({slot for slot, _ in seeds})),
                 "blueprint": tuple(sorted({kind for _, kind in seeds})),
-                "style": (0,),
-                "tempo": (TEMPO,),
-                "alpha_target": (FULL_ALPHA,),
+                **PLAIN_SEED,
             }
 
     def start(self, episode: Episode) -> None:
@@ -144,10 +138,7 @@ class OpenLoop:
         slot = ready.int().argmax(dim=1)
         rows = torch.arange(len(slot), device=slot.device)
         chosen = torch.where(ready.any(dim=1), op[rows, slot], int(Op.WAIT))
-        zero = torch.zeros_like(slot)
-        return Action(
-            chosen, slot, kind[rows, slot], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero
-        )
+        return plain_action(chosen, slot, kind[rows, slot])
 
 
 # --- grids ---

@@ -38,5 +38,6 @@ def random_search(val: Values, test: Values) -> Values:
     ranked = np.take_along_axis(shared, val.argsort(axis=1, kind="stable"), axis=1)
     # P(all k are among the r lowest) = ∏ (r − i) / (n − i) over i < k, for every r and k.
     drawn = np.arange(n)
-    below = np.cumprod((np.arange(n + 1)[:, None] - drawn) / (n - drawn), axis=1)  # [rank, k]
+    rank = np.arange(n + 1)[:, None]
+    below = np.cumprod((rank - drawn) / (n - drawn), axis=1)  # [rank, k]
     return ranked @ np.diff(below, axis=0)

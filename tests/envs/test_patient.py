@@ -89,17 +89,23 @@ def test_patient_rule_equals_the_scalar_rule(most, count):
     assert (world.slots.stage == Stage.FOSSILIZED).sum(dim=1).max() == most
 
 
+# Strict gates that no measurement keeps closed.
+STRICT = {"gates": "strict", "min_improvement_pct": -100.0, "min_gradient_ratio": 0.0}
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({}, 5),
         ({"auto_advance": False}, 6),
         ({"training_dwell": 0, "blending_dwell": 0, "min_prune_age": 0}, 1),
+        ({"training_dwell": 0, "blending_dwell": 0, **STRICT}, 2),
+        ({"training_dwell": 0, "blending_dwell": 1, **STRICT}, 3),
     ],
 )
 def test_a_seed_is_measured_in_holding_when_it_is_due(bank, changes, expected):
     """``steps_to_finish`` is exact: one step earlier the seed cannot be fossilized, then it can."""
-    lifecycle = Lifecycle(max_seeds=1, **changes)
+    lifecycle = Lifecycle(max_seeds=1).model_copy(update=changes)
     env = tiny_env(bank, hosts=2, lifecycle=lifecycle, episode_steps=7)
     ready = []
     due = steps_to_finish(lifecycle)

@@ -73,13 +73,11 @@ class Alignments:
             (channels_last(rows), labels)
             for rows, labels in zip(x.chunk(2, 1), y.chunk(2, 1), strict=True)
         ]
-        values = torch.stack(
-            [self._aligned(kind, tasks, halves) for kind in range(len(self._kinds))], dim=1
-        )
+        by_kind = [self._aligned(kind, tasks, halves) for kind in range(len(self._kinds))]
+        values = torch.stack(by_kind, dim=1)
         # Only how blueprints compare within a task is read, so the largest is 1.
-        self._table[tasks] = values / values.abs().amax(dim=1, keepdim=True).clamp(
-            min=torch.finfo(values.dtype).tiny
-        )
+        largest = values.abs().amax(dim=1, keepdim=True)
+        self._table[tasks] = values / largest.clamp(min=torch.finfo(values.dtype).tiny)
         self._is_computed[tasks] = True
 
     def _aligned(self, kind: int, tasks: Tensor, halves: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
@@ -96,15 +94,12 @@ class Alignments:
         leaves = [weight for weight in weights if weight.requires_grad]
 
         # GradMax: the gradient that the parameters at 0 would get, of each half.
-        first, second = (
-            torch.autograd.grad(
-                _agreement(template.run(weights, half), labels, self.data.classes), leaves
-            )
-            for half, labels in halves
-        )
-        return torch.stack(
-            [(a * b).flatten(1).sum(1) for a, b in zip(first, second, strict=True)]
-        ).sum(0)
+        gradients = []
+        for half, labels in halves:
+            agreement = _agreement(template.run(weights, half), labels, self.data.classes)
+            gradients.append(torch.autograd.grad(agreement, leaves))
+        products = [(a * b).flatten(1).sum(1) for a, b in zip(*gradients, strict=True)]
+        return torch.stack(products).sum(0)
 
 
 def _agreement(out: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -112,6 +107,5 @@ def _agreement(out: Tensor, labels: Tensor, classes: int) -> Tensor:
     # As if the labels were the error; centred, since a constant is what a bias learns.
     width = out.shape[-1]
     error = F.one_hot(labels % width, min(width, classes)).to(out.dtype)
-    return (
-        out[..., : error.shape[-1]] * (error - error.mean(1, keepdim=True))
-    ).sum() / labels.shape[1]
+    centred = error - error.mean(1, keepdim=True)
+    return (out[..., : error.shape[-1]] * centred).sum() / labels.shape[1]

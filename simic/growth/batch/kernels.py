@@ -116,7 +116,8 @@ class _PointwiseConv(nn.Module):
         # Of a channels-last map this is a view.
         samples, channels, height, width = x.shape
         pixels = x.permute(0, 2, 3, 1).reshape(len(self.weight), -1, channels)
-        pixels = torch.bmm(pixels, self.weight.view(*self.weight.shape[:2], channels).mT)
+        weight = self.weight.view(*self.weight.shape[:2], channels)
+        pixels = torch.bmm(pixels, weight.mT)
         return pixels.view(samples, height, width, -1).permute(0, 3, 1, 2)
 
 
@@ -143,13 +144,13 @@ class _SameConv(nn.Module):
         rows, outputs, inputs, kernel, _ = self.weight.shape
         # The matrix of each row.
         spread = _neighbourhoods(kernel, height, width, x.dtype, x.device)
-        matrix = (self.weight.reshape(rows * outputs * inputs, -1) @ spread).view(
-            rows, outputs, inputs, pixels, pixels
-        )
+        matrix = self.weight.reshape(rows * outputs * inputs, -1) @ spread
+        matrix = matrix.view(rows, outputs, inputs, pixels, pixels)
         if self.groups == 1:
             matrix = matrix.permute(0, 3, 2, 4, 1)  # in pixel, in channel, out pixel, out channel
         else:
-            matrix = torch.diag_embed(matrix[:, :, 0].permute(0, 2, 3, 1)).permute(0, 1, 3, 2, 4)
+            by_channel = matrix[:, :, 0].permute(0, 2, 3, 1)
+            matrix = torch.diag_embed(by_channel).permute(0, 1, 3, 2, 4)
         # One product per row, over all samples.
         flat = x.permute(0, 2, 3, 1).reshape(rows, -1, pixels * channels)
         flat = torch.bmm(flat, matrix.reshape(rows, pixels * channels, pixels * outputs))
@@ -160,9 +161,8 @@ class _SameConv(nn.Module):
         # [R · B, C, …] → [B, R · C, …], and back below.
         samples, channels, height, width = x.shape
         rows, outputs = self.weight.shape[:2]
-        side_by_side = (
-            x.unflatten(0, (rows, -1)).transpose(0, 1).reshape(-1, rows * channels, height, width)
-        )
+        by_row = x.unflatten(0, (rows, -1))
+        side_by_side = by_row.transpose(0, 1).reshape(-1, rows * channels, height, width)
         y = F.conv2d(
             side_by_side, self.weight.flatten(0, 1), padding=self.padding, groups=rows * self.groups
         )

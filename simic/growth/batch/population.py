@@ -168,9 +168,8 @@ class Population:
 
     def _germinate(self, slots: Slots, slot: int, kind: int, hosts: Tensor, data: Dataset) -> None:
         # Where and when a seed germinates names its stream, so others never change it.
-        key = partial(
-            rng.key, self.rng_seed, Purpose.SEED_INIT, self.iteration, self.env_ids[hosts], slot
-        )
+        env_ids = self.env_ids[hosts]
+        key = partial(rng.key, self.rng_seed, Purpose.SEED_INIT, self.iteration, env_ids, slot)
         germination = slots.germinations[hosts, slot]
         # Every seed has a gate, since SET_ALPHA_TARGET may make GATE its operator later.
         template = self.templates.seeds[slot][kind]
@@ -179,9 +178,8 @@ class Population:
         if template.fits:
             param = template.with_fit(param, self._fits.of(template, data, self.tasks[hosts]))
         # h (1 + α tanh(s − x)) is h at germination only where the seed is the identity.
-        closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & self._closing[slot][
-            kind
-        ]
+        multiplies = slots.operator[hosts, slot] == Blend.MULTIPLY
+        closed = multiplies[:, None] & self._closing[slot][kind]
         self._store(seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))
         gate_param = gate.draw(key(germination, GATE_MODULE, device=self.device))
         self._store(gate_name(slot)).start(hosts, gate_param)
@@ -193,9 +191,8 @@ class Population:
         if not self.host.reads_input:
             return torch.zeros(len(self), len(self.blueprints), device=self.device)
         if self._alignments is None or self._alignments.data is not data:
-            self._alignments = Alignments(
-                self.templates.seeds[0], self.blueprints, data, self._fits
-            )
+            templates = self.templates.seeds[0]
+            self._alignments = Alignments(templates, self.blueprints, data, self._fits)
         return self._alignments.of(self.tasks)
 
     # --- training ---
@@ -296,19 +293,15 @@ class Population:
         seeds.
         """
         # No host is ever frozen; a seed is while it is ramped down to be pruned.
-        blocks = [
-            self._block(
-                "host", rows, torch.arange(len(rows), device=self.device), np.zeros(len(rows), bool)
-            )
-        ]
+        places = torch.arange(len(rows), device=self.device)
+        blocks = [self._block("host", rows, places, np.zeros(len(rows), bool))]
         for slot, groups in enumerate(plan.slots):
             if groups is None:
                 continue
             for kind, first, last in groups.blueprints:
                 places = groups.hosts[first:last]
-                blocks.append(
-                    self._block(seed_name(slot, kind), rows, places, groups.frozen[first:last])
-                )
+                frozen = groups.frozen[first:last]
+                blocks.append(self._block(seed_name(slot, kind), rows, places, frozen))
             if gated := groups.gated():
                 places = groups.hosts[gated.positions]
                 blocks.append(self._block(gate_name(slot), rows, places, gated.frozen))
@@ -347,11 +340,9 @@ class Population:
             ),
         )
         correct, loss = (torch.cat(part, 1) for part in zip(*parts, strict=True))
-        return (
-            Answers(correct, loss)
-            if places is None
-            else Answers(correct[:, places], loss[:, places])
-        )
+        if places is None:
+            return Answers(correct, loss)
+        return Answers(correct[:, places], loss[:, places])
 
     def _evaluate(
         self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, off: Flags
@@ -405,9 +396,8 @@ class Population:
     def _weigh(self, slots: Slots, seeds: Tensor, gates: Tensor) -> Tensor:
         # Slots without a live seed look up the first blueprint, and are masked at the end.
         columns = torch.arange(self.host.slots, device=self.device)
-        weight = seeds[columns, slots.blueprint.clamp(min=0)] + gates * (
-            slots.operator == Blend.GATE
-        )
+        has_gate = slots.operator == Blend.GATE
+        weight = seeds[columns, slots.blueprint.clamp(min=0)] + gates * has_gate
         return weight * in_stages(slots.stage, LIVE_STAGES)
 
     def _counts(self) -> list[Tensor]:
@@ -454,11 +444,8 @@ class Population:
         """Copy the parameters of a host and its seeds to the CPU, named as in ``GrownNetwork``."""
         # Name, template and row of each module.
         owners: list[tuple[str, Template, Tensor]] = []
-        segments = (
-            self._stores["host"]
-            .param[row]
-            .split([template.layout.width for template in self.templates.host])
-        )
+        widths = [template.layout.width for template in self.templates.host]
+        segments = self._stores["host"].param[row].split(widths)
         for k, (template, flat) in enumerate(zip(self.templates.host, segments, strict=True)):
             owners.append((f"segments.{k}" if k < self.host.slots else "head", template, flat))
         for slot in in_stages(slots.stage[row], LIVE_STAGES).nonzero().flatten().tolist():
@@ -493,9 +480,8 @@ class Population:
         return self._stores[name]
 
     def _new_store(self, name: str) -> Rows:
-        return Rows.zeros(
-            len(self), self._columns(name).width, MOMENTS[self.optimizer.name], self.device
-        )
+        width = self._columns(name).width
+        return Rows.zeros(len(self), width, MOMENTS[self.optimizer.name], self.device)
 
 
 def _gradients(loss: Tensor, leaves: list[list[Tensor]]) -> list[list[Tensor]]:

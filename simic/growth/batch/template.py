@@ -156,12 +156,8 @@ class Template:
         # For a single row vmap would cost its dispatch for nothing.
         is_single = len(x) == 1 and self._stacked is None
         if is_single or not self._vmap:
-            return torch.cat(
-                [
-                    self.run_one(*row)
-                    for row in zip(by_row(weights, len(x)), x.split(1), strict=True)
-                ]
-            )
+            rows = zip(by_row(weights, len(x)), x.split(1), strict=True)
+            return torch.cat([self.run_one(*row) for row in rows])
         if self._stacked is None:
             return self._leave(vmap(self._call)(self._enter(x), *weights))
         return self._leave(self._run_stacked(self._stacked, weights, self._enter(x)))
@@ -216,16 +212,14 @@ class Fits:
         key = id(data), template.name
         if key not in self._tables:
             is_fitted = torch.zeros(data.tasks, dtype=torch.bool, device=tasks.device)
-            values = torch.zeros(
-                data.tasks, template.layout.width - template.layout.params, device=tasks.device
-            )
+            fitted = template.layout.width - template.layout.params
+            values = torch.zeros(data.tasks, fitted, device=tasks.device)
             self._tables[key] = data, is_fitted, values
         _, is_fitted, values = self._tables[key]
         missing = tasks[~is_fitted[tasks]].unique()
         if len(missing):
-            values[missing] = template.fit(
-                data.of_tasks(missing, slice(FITTED_SAMPLES))[0].flatten(2)
-            )
+            samples, _ = data.of_tasks(missing, slice(FITTED_SAMPLES))
+            values[missing] = template.fit(samples.flatten(2))
             is_fitted[missing] = True
         return values[tasks]
 

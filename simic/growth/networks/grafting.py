@@ -55,6 +55,11 @@ class StraightThrough(Function):
         return grads[0], grads[0]
 
 
+def _spread(amplitude: Tensor, x: Tensor) -> Tensor:
+    """Append dimensions of size 1, so that amplitudes are broadcast over the dimensions of ``x``."""
+    return amplitude.view(*amplitude.shape, *[1] * (x.dim() - amplitude.dim()))
+
+
 def blend(
     operator: Blend,
     h: Tensor,
@@ -74,12 +79,12 @@ def blend(
         gate: amplitude of each sample, ``[R, B, 1]`` or ``[R, B, L, 1]``.
     """
     # MULTIPLY scales by what the seed changes, at most to double the features or to 0.
-    amplitude = alpha.view(-1, *[1] * (h.dim() - 1))
+    amplitude = _spread(alpha, h)
     if operator is Blend.MULTIPLY:
         return h * (1 + amplitude * torch.tanh(s - x))
     # GATE chooses the amplitude of each sample; ADD moves from the host's features to the seed's.
     if gate is not None:
-        amplitude = amplitude * gate.view(*gate.shape[:-1], *[1] * (h.dim() - gate.dim() + 1))
+        amplitude = amplitude * _spread(gate, h)
     return torch.lerp(h, s, amplitude)
 
 
@@ -98,7 +103,7 @@ def blend_gradients(
         operator, h, s, x, alpha, gate: as in ``blend``.
         grad: gradient of its result.
     """
-    amplitude = alpha.view(-1, *[1] * (h.dim() - 1))
+    amplitude = _spread(alpha, h)
     if operator is Blend.MULTIPLY:
         # d(h (1 + a tanh(s - x))): by h, by s, and by x with the other sign.
         bent = torch.tanh(s - x)
@@ -108,8 +113,8 @@ def blend_gradients(
     if gate is not None:
         # d lerp(h, s, a g) by g is a (s - h), summed over the features that share a gate.
         pull = (grad * (s - h)).flatten(gate.dim() - 1).sum(-1, keepdim=True)
-        grad_gate = pull * alpha.view(-1, *[1] * (gate.dim() - 1))
-        amplitude = amplitude * gate.view(*gate.shape[:-1], *[1] * (h.dim() - gate.dim() + 1))
+        grad_gate = pull * _spread(alpha, gate)
+        amplitude = amplitude * _spread(gate, h)
     # d lerp(h, s, a) is a by s and 1 - a by h.
     grad_s = grad * amplitude
     return grad - grad_s, grad_s, None, grad_gate

@@ -105,7 +105,8 @@ class RowSeed(Samplewise):
     def forward(self, x: Tensor) -> Tensor:
         # Samples of all networks lie one after the other; group them by network.
         out = self.many(self.out)
-        return self.added(x.flatten(1).unflatten(0, (len(out), -1)), out).flatten(0, 1)
+        rows = x.flatten(1).unflatten(0, (len(out), -1))
+        return self.added(rows, out).flatten(0, 1)
 
     def added(self, x: Tensor, out: Tensor) -> Tensor:
         """Compute φ · B of rows ``[R, B, D]``, ``[R, B, width]``."""
@@ -133,11 +134,8 @@ class FixedSeed(RowSeed):
         features = features or shape[0]
         super().__init__(shape, features)
         self._constants = tuple(constants)
-        for name, size in {
-            "mean": (features,),
-            "scale": (features,),
-            **constants,
-        }.items():
+        sizes = {"mean": (features,), "scale": (features,), **constants}
+        for name, size in sizes.items():
             self.register_parameter(name, nn.Parameter(torch.zeros(size), requires_grad=False))
 
     def added(self, x: Tensor, out: Tensor) -> Tensor:
@@ -179,7 +177,8 @@ class _PairSeed(FixedSeed):
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         # Column by column, so that each difference is one long row.
-        return self.of_difference(torch.cat([x[i] - x[i + 1 :] for i in range(len(x) - 1)]))
+        differences = [x[i] - x[i + 1 :] for i in range(len(x) - 1)]
+        return self.of_difference(torch.cat(differences))
 
     def of_difference(self, difference: Tensor) -> Tensor:
         raise NotImplementedError
@@ -259,7 +258,8 @@ class Radial(FixedSeed, Samplewise):
         distance = (
             _squared_length(x)[:, None] + centres.square().sum(-1, keepdim=True) - 2 * product
         )
-        return torch.exp((distance / -width[:, None]).clamp_(LEAST_EXPONENT, 0.0)).transpose(0, 1)
+        exponent = (distance / -width[:, None]).clamp_(LEAST_EXPONENT, 0.0)
+        return torch.exp(exponent).transpose(0, 1)
 
     def prepare(self, columns: Tensor) -> dict[str, Tensor]:
         # Where there are fewer rows than centres, they come round again.
@@ -332,9 +332,8 @@ class NormalScores(FixedSeed, Samplewise):
         return math.sqrt(2.0) * torch.erfinv(rank.mul_(2 / (KNOTS + 1)).sub_(1.0))
 
     def prepare(self, columns: Tensor) -> dict[str, Tensor]:
-        ranks = (
-            (torch.arange(KNOTS, device=columns.device) + 0.5) * columns.shape[-1] / KNOTS
-        ).long()
+        middles = torch.arange(KNOTS, device=columns.device) + 0.5
+        ranks = (middles * columns.shape[-1] / KNOTS).long()
         return {"knots": _at_ranks(columns, ranks)}
 
 
