@@ -39,8 +39,7 @@ def head_mask(
         return mask
     # Of a table by op or by slot, the row of the one that was chosen.
     index = chosen[0 if mask_given == "op" else 1][..., None, None]
-    rows = index.expand(*index.shape[:-1], mask.shape[-1])
-    return mask.gather(-2, rows).squeeze(-2)
+    return mask.gather(-2, index.expand(*index.shape[:-1], mask.shape[-1])).squeeze(-2)
 
 
 def masked_log_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
@@ -64,8 +63,7 @@ def sample(log_probs: Tensor, noise: Tensor) -> Tensor:
     """
     # 38 + 24 bits and the sign fit into int64; scaling the threshold by the sum saves a division. The first piece whose
     # end lies beyond the threshold has width > 0, so a masked choice is never drawn.
-    pieces = (log_probs.double().exp() * 2.0**38).long()
-    cumulative = pieces.cumsum(dim=-1)
+    cumulative = (log_probs.double().exp() * 2.0**38).long().cumsum(dim=-1)
     threshold = (noise.double() * 2.0**24).long() * cumulative[..., -1]
     is_beyond = (cumulative << 24) > threshold[..., None]
     return is_beyond.int().argmax(dim=-1)

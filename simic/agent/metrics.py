@@ -128,7 +128,7 @@ class Log:
         doubles = [tensor.detach().double() for tensor in (*stacked.values(), *self.once.values())]
         lists = (tensor.tolist() for tensor in as_one(doubles, lambda flat: flat.cpu()))
         columns: dict[str, Any] = {name: next(lists) for name in stacked}
-        once = {name: next(lists) for name in self.once}
+        once: dict[str, Any] = {name: next(lists) for name in self.once}
 
         # Minibatches behind the one that ended the update are left out: where nothing waits for the device they were
         # computed in vain.

@@ -566,8 +566,7 @@ class ActorCritic(nn.Module):
             return functional.embedding(chosen[0], table)
         of_slot = functional.linear(self.choice_embeddings[1], weight)
         table = table[:, None] + self.relevance[:, 1, None, None] * of_slot  # [ops, slots, units]
-        place = chosen[0] * len(of_slot) + chosen[1]
-        return functional.embedding(place, table.flatten(0, -2))
+        return functional.embedding(chosen[0] * len(of_slot) + chosen[1], table.flatten(0, -2))
 
     def _logits(self, head: int, units: Tensor, z: Tensor) -> Tensor:
         """Compute logits from a head's hidden units, and from the descriptions of its choices, which are last in z."""
