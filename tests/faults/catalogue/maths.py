@@ -110,12 +110,8 @@ FAULTS: Faults = {
         "agent/test_normalization.py",
         Patch(
             NORMALIZATION,
-            (
-                "count,\n"
-                "            self.mean + delta * share,\n"
-                "            self.m2 + batch.m2 + delta.square() * self.count * share,"
-            ),
-            "count, self.mean + delta * share, self.m2 + batch.m2 + delta.square() * share",
+            "m2 = self.m2 + batch.m2 + delta.square() * self.count * share",
+            "m2 = self.m2 + batch.m2 + delta.square() * share",
         ),
     ),
     "return-runs-through-episodes": fault(

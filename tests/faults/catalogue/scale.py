@@ -34,8 +34,8 @@ FAULTS: Faults = {
         "agent/test_normalization.py",
         Patch(
             "agent/normalization.py",
-            "self.m2 + batch.m2 + delta.square() * self.count * share,",
-            "self.m2 + batch.m2 + delta.square() * self.count * share * (self.count < 300),",
+            "self.m2 + batch.m2 + delta.square() * self.count * share",
+            "self.m2 + batch.m2 + delta.square() * self.count * share * (self.count < 300)",
         ),
     ),
     "last-host-draws-as-its-neighbour": fault(
