@@ -6,17 +6,22 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import ipaddress
+import multiprocessing
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic import cli
+from simic.growth.batch import shards
+from simic.training import worker_layout
+from tests.helpers import FORKING
 
 # Folders with long tests.
 LONG = (
@@ -51,6 +56,27 @@ class NoGlobalRandomNumbers(TorchDispatchMode):
 def no_global_rng() -> Callable[[], AbstractContextManager]:
     """``with no_global_rng():`` nothing inside may draw from torch's generators."""
     return NoGlobalRandomNumbers
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fast_starts() -> Iterator[None]:
+    """Fork the fresh processes of simic from one that has imported what they need: imports take each five seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (shards, worker_layout):
+            forking = SimpleNamespace(
+                get_context=lambda method: FORKING,
+                active_children=multiprocessing.active_children,
+                parent_process=multiprocessing.parent_process,
+            )
+            patch.setattr(module, "multiprocessing", forking)
+        yield
+
+
+@pytest.fixture
+def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start processes as a user's run does."""
+    for module in (shards, worker_layout):
+        monkeypatch.setattr(module, "multiprocessing", multiprocessing)
 
 
 @pytest.fixture(autouse=True)

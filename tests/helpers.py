@@ -1,5 +1,6 @@
 """Share helpers of several folders: rows, projects in a folder of their own, processes, a free port."""
 
+import multiprocessing
 import os
 import shutil
 import socket
@@ -25,6 +26,21 @@ from simic.telemetry.rows import UpdateRow
 from simic.training.observers import Observer
 
 ROOT = Path(__file__).parents[1]
+# Processes of this context fork from one that has imported these and computed nothing.
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(
+    [
+        "torch._dynamo",
+        "torch.export",
+        "simic.audit.replay",
+        "simic.evaluation.headroom",
+        "simic.pipeline.engine",
+        "simic.pipeline.stages",
+        "simic.pipeline.tracking",
+        "simic.training.card",
+        "simic.training.trainer",
+    ]
+)
 OUTPUTS = ("data", "checkpoints", "models", "telemetry", "reports")
 FOLDERS = ("simic", "flows", "extensions", "examples", ".dvc")
 FILES = (".dvcignore", "Procfile", "params.yaml", "dvc.yaml", "pyproject.toml")
@@ -51,17 +67,24 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def _environment(processes: int) -> dict[str, str]:
+    """Make what torchrun sets for every process."""
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(processes),
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
 @contextmanager
 def started(
     command: list[str], folder: Path | None = None, processes: int = 2
 ) -> Iterator[list[subprocess.Popen]]:
     """Python processes as torchrun starts them, with the environment variables it sets; none is left at the end."""
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(processes),
-    }
-    shared |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    shared = _environment(processes)
     running = [
         subprocess.Popen(
             [sys.executable, *command],
@@ -84,6 +107,38 @@ def started(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
+
+
+def in_two_processes(work: Callable[[], None], folder: Path) -> str:
+    """Do ``work`` in two processes as torchrun starts them, which import nothing; return all that they print."""
+    shared = _environment(2)
+    logs = [folder / f"rank-{rank}.log" for rank in range(2)]
+    processes = [
+        FORKING.Process(target=_as_rank, args=(rank, shared, log, work))
+        for rank, log in enumerate(logs)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(150)
+        process.kill()
+        process.join()
+    output = "".join(log.read_text() for log in logs)
+    assert [process.exitcode for process in processes] == [0, 0], output
+    return output
+
+
+def _as_rank(rank: int, shared: dict[str, str], log: Path, work: Callable[[], None]) -> None:
+    os.environ |= shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    print_to(log)
+    work()
+
+
+def print_to(file: Path) -> None:
+    """Send all that this process prints to a file."""
+    output = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
 
 
 def some(cases: Sequence[Any], *quick: Any) -> list[Any]:

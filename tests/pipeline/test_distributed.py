@@ -1,4 +1,4 @@
-"""Training with parts of the hosts in several processes, by torchrun and its environment variables; all are real."""
+"""Training with parts of the hosts in several processes, with the environment variables of torchrun; all are real."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from simic.telemetry.naming import run_name
 from simic.training.checkpoint import read
 from simic.training.session import open_session
 from simic.training.trainer import train
-from tests.helpers import outputs, started
+from tests.helpers import in_two_processes, outputs, started
 from tests.training.small_runs import (
     episodes_of,
     findings_of,
@@ -55,13 +56,17 @@ def project(prepared, initialised) -> Project:
     return make
 
 
+def run_command(root: Path) -> None:
+    os.chdir(root)
+    sys.argv = ["distributed"]
+    distributed.main()
+
+
 @pytest.fixture(scope="module")
 def together(project, tmp_path_factory) -> tuple[Path, str]:
-    """The work directory of a whole training run of two processes, by the documented command; and what it said."""
+    """The work directory of a whole training run of two processes; and what they said."""
     workspace, work = project(tmp_path_factory.mktemp("together"), small())
-    with started([*TORCHRUN, *MODULE], workspace.root, processes=1) as [launcher]:
-        [output] = outputs([launcher], timeout=150)
-    assert launcher.returncode == 0, output
+    output = in_two_processes(partial(run_command, workspace.root), tmp_path_factory.mktemp("logs"))
     assert not list(workspace.state.rglob("*lock")), "locks go with their holders"
     return work, output
 

@@ -8,7 +8,6 @@ DVC for kills, every second one for full disks and every fourth one for stops, i
 tests/pipeline/test_disturbed.py`.
 """
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -28,7 +27,7 @@ from simic.training import trainer
 from simic.training.observers import Observer
 from simic.training.session import open_session
 from tests.conftest import Simic
-from tests.helpers import ROOT
+from tests.helpers import FORKING, ROOT, print_to
 from tests.pipeline.hook import sitecustomize as hook
 from tests.pipeline.small_suite import tree
 
@@ -146,9 +145,7 @@ def left(workspace: Workspace, name: str) -> dict[str, str]:
 
 def main(name: str, root: str, notes: Path, how: str, program: str, at: int) -> None:
     """What is disturbed, in a process of its own; at 0 nothing is, and all changes are counted."""
-    output = os.open(notes / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    print_to(notes / "said")
     if program != "simic":
         os.environ |= {
             "PYTHONPATH": f"{ROOT}:{Path(hook.__file__).parent}",
@@ -168,9 +165,7 @@ def disturbed(
     name: str, root: Path, notes: Path, how: str = "", program: str = "", at: int = 0
 ) -> tuple[int | None, str]:
     """Return exit code and output; what is noted lies where the disk is never full."""
-    context = multiprocessing.get_context("forkserver")  # so that imports are made once
-    context.set_forkserver_preload([__name__])
-    process = context.Process(target=main, args=(name, str(root), notes, how, program, at))
+    process = FORKING.Process(target=main, args=(name, str(root), notes, how, program, at))
     process.start()
     process.join()
     return process.exitcode, (notes / "said").read_text()

@@ -1,6 +1,5 @@
 """Training that is killed at any moment and resumed makes what training that is never killed makes, byte for byte."""
 
-import multiprocessing
 import random
 import shutil
 import signal
@@ -13,16 +12,9 @@ from simic import params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.training.observers import Observer
-from tests.helpers import contents
+from tests.helpers import FORKING, contents
 from tests.pipeline.small_suite import tree
 
-PRELOADED = [
-    "torch._dynamo",
-    "torch.export",
-    "simic.pipeline.stages",
-    "simic.training.trainer",
-    "simic.training.card",
-]
 PUBLISHED = ("checkpoints", "models", "telemetry")
 SHORT = ("train.episode_steps=5", "train.validate_every=2")
 
@@ -46,10 +38,7 @@ def train(root: Path, iterations: Path) -> None:
 
 def attempt(root: Path, iterations: Path, seconds: float | None) -> int | None:
     """Train in a process of its own, which is killed after so many seconds; return its exit code."""
-    # Its parent has imported everything, and computed nothing.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=train, args=(root, iterations))
+    process = FORKING.Process(target=train, args=(root, iterations))
     process.start()
     process.join(seconds)
     process.kill()

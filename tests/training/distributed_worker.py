@@ -1,23 +1,18 @@
-"""One of several processes that learn together on a world of tensors; ``python distributed_worker.py OUT``."""
+"""One of several processes that learn together on a world of tensors."""
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
-
-from tests import standard
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # of the tests, as pytest has it
-
-from agent.worlds import SEEN, TensorWorld, episodes, make_policy
 
 from simic import params
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
 from simic.agent.ppo import PPO, with_advantages
 from simic.agent.rollout import collect
 from simic.training.ranks import Ranks, joined
+from tests import standard
+from tests.agent.worlds import SEEN, TensorWorld, episodes, make_policy
 
 ENVS, STEPS = 8, 6
 CASES = {  # the core, and changed settings
@@ -62,8 +57,9 @@ def learn(ranks: Ranks, case: str) -> dict:
     }
 
 
-if __name__ == "__main__":
+def learn_all(out: Path) -> None:
+    """Write what this process has learned in every case."""
     torch.set_num_threads(1)
     with joined(params.Runtime(device="cpu")) as ranks:
         results = {case: learn(ranks, case) for case in CASES}
-        Path(sys.argv[1]).with_suffix(f".{ranks.rank}").write_text(json.dumps(results))
+        out.with_suffix(f".{ranks.rank}").write_text(json.dumps(results))

@@ -3,8 +3,8 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
-import distributed_worker
 import numpy as np
 import pytest
 from torch.distributed import TCPStore
@@ -12,7 +12,8 @@ from torch.distributed import TCPStore
 from simic.errors import SimicError
 from simic.training import ranks
 from simic.training.ranks import ALONE, Ranks
-from tests.helpers import outputs, started
+from tests.helpers import in_two_processes
+from tests.training import distributed_worker
 
 COUNTED = ("steps", "samples", "samples_by_head", "stopped_early", "epochs")
 MEASURED = (
@@ -29,9 +30,7 @@ MEASURED = (
 def learned(tmp_path_factory) -> list[dict]:
     """What each of two processes has after three updates of every case."""
     out = tmp_path_factory.mktemp("two") / "found"
-    with started([distributed_worker.__file__, str(out)]) as processes:
-        output = outputs(processes)
-    assert [process.returncode for process in processes] == [0, 0], output
+    in_two_processes(partial(distributed_worker.learn_all, out), out.parent)
     return [json.loads(out.with_suffix(f".{rank}").read_text()) for rank in range(2)]
 
 

@@ -22,6 +22,7 @@ from simic.training.machine import configure
 from simic.training.session import open_session
 from simic.training.trainer import train
 
+pytestmark = pytest.mark.usefixtures("real_starts")
 CPU = torch.device("cpu")
 HOSTS = 8  # two groups of four
 

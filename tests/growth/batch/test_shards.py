@@ -21,6 +21,7 @@ from tests.standard import Host, Lifecycle, PPOParams, Train
 
 from ..worlds import DATA, make_data, make_table
 
+pytestmark = pytest.mark.usefixtures("real_starts")
 HOSTS = 8
 TRAIN = Train(
     host=Host(preset="baseline"), envs=HOSTS, episode_steps=6, batches_per_epoch=1, batch_size=16,
