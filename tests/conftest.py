@@ -23,7 +23,18 @@ from simic.growth.batch import shards
 from simic.training import worker_layout
 from tests.helpers import FORKING
 
-# Folders with long tests.
+# Files of half a minute and more, which begin first, and folders with long tests.
+LONGEST = (
+    "audit/test_end_to_end.py",
+    "flows/test_pipeline.py",
+    "pipeline/test_distributed.py",
+    "reference/test_small_runs.py",
+    "pipeline/test_tracking.py",
+    "pipeline/test_disturbed.py",
+    "audit/test_gym_audit.py",
+    "pipeline/test_killed.py",
+    "faults/test_faults.py",
+)
 LONG = (
     "pipeline",
     "audit",
@@ -40,7 +51,14 @@ LONG = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long ones first, so that no worker ends alone with one."""
-    items.sort(key=lambda item: item.path.parent.name not in LONG)
+
+    def order(item: pytest.Item) -> int:
+        place = "/".join(item.path.parts[-2:])
+        if place in LONGEST:
+            return LONGEST.index(place)
+        return len(LONGEST) + (item.path.parent.name not in LONG)
+
+    items.sort(key=order)
 
 
 class NoGlobalRandomNumbers(TorchDispatchMode):

@@ -1,5 +1,6 @@
 """Share helpers of several folders: rows, projects in a folder of their own, processes, a free port."""
 
+import json
 import multiprocessing
 import os
 import shutil
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from filelock import FileLock
 
 from simic import seals
 from simic.params import Params
+from simic.pipeline import dvc_record
 from simic.pipeline.paths import Workspace
 from simic.telemetry.columns import COMPONENTS, STEPS, Columns, EventColumns
 from simic.telemetry.recorder import Iteration
@@ -164,6 +166,24 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
             make(begun)
             begun.rename(folder)
     return folder
+
+
+def dvc_in_process(patch: pytest.MonkeyPatch) -> None:
+    """Let simic ask DVC in this process: every other one imports it anew."""
+    from dvc.repo import Repo
+
+    as_a_process = dvc_record._dvc
+
+    def dvc(root: Path, *arguments: str) -> str:
+        if arguments[0] not in ("status", "commit"):
+            return as_a_process(root, *arguments)
+        with chdir(root), Repo(root) as repo:  # which looks for stages in the current folder
+            if arguments[0] == "status":
+                return json.dumps(repo.status(arguments[2:]))
+            repo.commit(arguments[-1], force=True, relink=False)
+        return ""
+
+    patch.setattr(dvc_record, "_dvc", dvc)
 
 
 def outputs(processes: list[subprocess.Popen], timeout: float = 120) -> list[str]:

@@ -37,7 +37,7 @@ PARAMS = standard.merged(
             "envs": 4, "episode_steps": STEPS, "batches_per_epoch": 2, "batch_size": 32, "price": 2.0,
             "lifecycle": {"training_dwell": 1, "max_seeds": 1}, "actions": {"blueprint": ["norm", "conv_light"]},
         },
-        "headroom": {"search_tasks": 2, "policies": RULES, "floors": False},
+        "headroom": {"search_tasks": 2, "schedules": 6, "policies": RULES, "floors": False},
         "runtime": {"processes": 1, "threads": 1, "backend": "loop"},
         "evaluate": {"eval_seeds": SEEDS, "policies": POLICIES, "static_final": False},
     }

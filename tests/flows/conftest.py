@@ -1,19 +1,17 @@
 """A project of its own with stages of a few lines, and one Prefect server for all tests."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dvc.repo import Repo
 from prefect.testing.utilities import prefect_test_harness
 
 from simic.params import Params
-from simic.pipeline import dvc_record, engine, stages
+from simic.pipeline import engine, stages
 from simic.pipeline.paths import Workspace
 from simic.training.observers import RunInfo
-from tests.helpers import Toys, episode, toy_project, update
+from tests.helpers import Toys, dvc_in_process, episode, toy_project, update
 
 
 class ObservedToys(Toys):
@@ -53,19 +51,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> Toys:
     monkeypatch.setattr(stages, "STAGES", replaced.stages(*stages.STAGES))
     monkeypatch.setattr(engine, "observers", lambda *_: ())
     monkeypatch.setattr(engine, "log_run", lambda *_: None)  # there is no report
-    as_a_process = dvc_record._dvc
-
-    def dvc(root: Path, *arguments: str) -> str:
-        """In this process: the others, which import DVC anew, are for tests/pipeline/test_engine.py."""
-        if arguments[0] not in ("status", "commit"):
-            return as_a_process(root, *arguments)
-        with Repo(root) as repo:
-            if arguments[0] == "status":
-                return json.dumps(repo.status(arguments[2:]))
-            repo.commit(arguments[-1], force=True, relink=False)
-        return ""
-
-    monkeypatch.setattr(dvc_record, "_dvc", dvc)
+    dvc_in_process(monkeypatch)
     return replaced
 
 

@@ -13,6 +13,7 @@ from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.training.observers import Observer
 from tests.helpers import FORKING, contents
+from tests.pipeline import small_suite
 from tests.pipeline.small_suite import tree
 
 PUBLISHED = ("checkpoints", "models", "telemetry")
@@ -33,7 +34,7 @@ class IterationLog(Observer):
 
 def train(root: Path, iterations: Path) -> None:
     workspace = Workspace(root)
-    stages.train(params.load(workspace.params), workspace, (IterationLog(iterations),))
+    small_suite.train(params.load(workspace.params), workspace, IterationLog(iterations))
 
 
 def attempt(root: Path, iterations: Path, seconds: float | None) -> int | None:

@@ -14,14 +14,10 @@ from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from tests.gym_run import TREE, gym_run
-from tests.helpers import made_once
+from tests.pipeline.conftest import suite_run  # noqa: F401
 from tests.pipeline.small_suite import tree
 from tests.reference.finished_gym_run import FinishedGymRun
 from tests.reference.finished_run import FinishedRun, part
-
-GROWTH = tree(
-    "headroom.policies=[static, patient]", "headroom.floors=true", "train.validate_every=1"
-)
 
 
 class Finished(NamedTuple):
@@ -37,13 +33,8 @@ def subject(kind: type[FinishedRun], workspace: Workspace, params: Params) -> Fi
 
 
 @pytest.fixture(scope="module")
-def growth(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    def make(folder: Path) -> None:
-        for name in ("prepare", "headroom", "train", "evaluate"):
-            stages.STAGES[name](GROWTH, Workspace(folder))
-
-    workspace = Workspace(made_once(tmp_path_factory, "finished", make))
-    return Finished(workspace, subject(FinishedRun, workspace, GROWTH))
+def growth(suite_run: Workspace) -> Finished:  # noqa: F811
+    return Finished(suite_run, subject(FinishedRun, suite_run, tree()))
 
 
 @pytest.mark.parametrize("name", ["evaluation", "headroom", "grown_network"])

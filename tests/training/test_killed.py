@@ -3,27 +3,22 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from itertools import count, takewhile
 from pathlib import Path
 
 import pytest
 from small_runs import Watcher, assert_same_run, findings_of, run, small_params
 
-from tests.helpers import ROOT
+from tests.helpers import FORKING
+from tests.pipeline.hook import sitecustomize as hook
 
 PARAMS = {"iterations": 2, "validate_every": 1}
-PROGRAM = """
-import os, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from test_killed import PARAMS
-from small_runs import run, small_params
-from tests.pipeline.hook import sitecustomize as hook
-hook.watch(sys.argv[2], int(sys.argv[4]), Path(os.devnull), (os.getpid(),))
-run(Path(sys.argv[2]), Path(sys.argv[3]), params=small_params(**PARAMS))
-"""
+
+
+def run_watched(work: Path, prepared: Path, change: int) -> None:
+    """Train, and be killed at that change of a file."""
+    hook.watch(str(work), change, Path(os.devnull), (os.getpid(),))
+    run(work, prepared, params=small_params(**PARAMS))
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +31,10 @@ def undisturbed(prepared, tmp_path_factory) -> Path:
 def killed_at(change: int, undisturbed: Path, prepared: Path, tmp_path: Path) -> bool:
     """Tell whether a process could be killed at that change of a file; then no checkpoint is lost."""
     work = tmp_path / f"killed-at-{change}"
-    command = [
-        sys.executable,
-        "-c",
-        PROGRAM,
-        str(Path(__file__).parent),
-        str(work),
-        str(prepared),
-        str(change),
-    ]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    status = subprocess.run(command, env=environment, check=False).returncode
+    process = FORKING.Process(target=run_watched, args=(work, prepared, change))
+    process.start()
+    process.join()
+    status = process.exitcode
     assert status in (0, -signal.SIGKILL)
     saved = max((int(path.name) for path in (work / "checkpoints").glob("[0-9]*")), default=0)
     watcher = Watcher()
