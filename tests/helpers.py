@@ -154,14 +154,14 @@ def some(cases: Sequence[Any], *quick: Any) -> list[Any]:
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Make a folder in one process of a test run, to be read by all; two modules may use one name."""
+    """Make a folder in one process of a test run, to be read by all; each folder of tests has names of its own."""
     base = factory.getbasetemp()
-    folder = (
-        base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    ) / f"{make.__module__}-{name}"
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    # By its file: pytest and an import give a conftest.py two module names.
+    folder = shared / f"{Path(make.__code__.co_filename).parent.name}-{name}"
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
-            begun = folder.with_name(f"{name}-begun")
+            begun = folder.with_name(f"{folder.name}-begun")
             begun.mkdir()
             make(begun)
             begun.rename(folder)
