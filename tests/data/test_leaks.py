@@ -102,12 +102,12 @@ def copies(rows: torch.Tensor, references: torch.Tensor) -> int:
     return sum(row.numpy().tobytes() in stored for row in rows)
 
 
-def test_no_test_row_is_a_training_row_and_no_validation_task_has_rows_of_training_tasks(
-    bank,
-) -> None:
+def test_no_row_is_in_two_splits_and_no_validation_task_has_rows_of_training_tasks(bank) -> None:
     held_out = load_held_out(bank)
     assert copies(held_out.test.x, held_out.train.x) == copies(held_out.test.x, held_out.val.x) == 0
     train = load_split(bank, "train")
+    assert copies(held_out.val.x, held_out.train.x) == 0
+    assert copies(load_split(bank, "val").x, train.x) == 0
     tasks = read_meta(bank).tasks
     rows = train.x.reshape(len(tasks), len(train), *train.x.shape[1:])
     groups = {

@@ -112,6 +112,42 @@ def test_the_rule_gap_is_the_oracle_less_the_tuned_rule_or_else_the_patient_one(
     assert nobody.rule is nobody.rule_gap is nobody.policies["oracle per task"].over_rule is None
 
 
+def test_the_oracle_and_the_random_search_choose_by_validation_and_are_judged_by_test(report):
+    """Schedule 0 is the best by every validation and the worst by test."""
+    rows, schedules = np.shape(report.test_pct)
+    validation = ((90.0,) + (40.0,) * (schedules - 1),) * rows
+    changes = {
+        "params": (tuple([report.host.params] * schedules),) * rows,
+        "choosing_val_pct": validation,
+        "val_pct": validation,
+        "test_pct": ((40.0,) + (90.0,) * (schedules - 1),) * rows,
+    }
+    [standings] = endpoints.standings(report.model_copy(update=changes), {}).values()
+    assert standings.policies["oracle per task"].score.estimate == pytest.approx(40.0)
+    assert standings.random_search[0] > standings.random_search[-1]
+
+
+def test_a_group_has_its_own_tasks_alone(report):
+    first, *others = report.tasks
+    tasks = (first.model_copy(update={"group": "held_out_kinds"}), *others)
+    by_group = endpoints.standings(report.model_copy(update={"tasks": tasks}), {})
+    assert {
+        group: (standings.tasks, set(standings.by_kind)) for group, standings in by_group.items()
+    } == {
+        "held_out_kinds": (1, {first.kind}),
+        first.group: (len(others), {task.kind for task in others}),
+    }
+
+
+def test_a_score_is_the_accuracy_less_the_price_of_added_parameters(report):
+    """A network of twice its host's parameters pays the price once; the price is in points."""
+    sizes = np.array(report.bare or (report.host.params,) * len(report.rows), dtype=float)
+    accuracy = np.full(len(sizes), 80.0)
+    assert report.price == 3.0
+    assert endpoints.scores(accuracy, 2 * sizes, report) == pytest.approx(77.0)
+    assert endpoints.scores(accuracy, sizes, report) == pytest.approx(80.0)
+
+
 @pytest.mark.parametrize(
     ("low", "estimate", "words"),
     [

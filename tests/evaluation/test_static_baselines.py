@@ -19,6 +19,7 @@ from simic.evaluation.static_baselines import (
     from_the_start,
     linear_classifier,
     static_baselines,
+    static_final,
 )
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.hosts import PRESETS
@@ -154,6 +155,19 @@ def test_kept_seeds_are_there_from_the_start_with_the_weights_they_began_with(ba
         assert begun.keys() == still.keys() and any(name.startswith("joints") for name in begun)
         assert all(torch.equal(begun[name], still[name]) for name in begun)
         assert not any(torch.equal(begun[name], moved[name]) for name in begun if ".seed." in name)
+
+
+def test_the_final_network_is_trained_for_the_episodes_epochs_and_for_what_its_flops_pay(
+    bank, regime
+):
+    env = tiny_env(bank)
+    slots = Slots.empty(TASKS, env.host.slots)
+    epoch = regime.epoch_flops_per_flop * env.population.host.flops_per_sample
+    # The third row has less than an epoch, and is trained for one.
+    flops = torch.tensor([2, 3, 0, *[1] * (TASKS - 3)]) * epoch
+    equal, affordable = static_final(env.population, regime, slots, flops, epochs=4)
+    assert equal.epochs == (4,) * TASKS
+    assert affordable.epochs == (2, 3, *[1] * (TASKS - 2))
 
 
 def test_each_row_is_scored_after_its_own_epochs(bank, regime):

@@ -21,12 +21,12 @@ FAULTS: Faults = {
     ),
     "oracle-chosen-on-test": fault(
         "The oracle per task is chosen by the scores that it is reported with.",
-        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
+        "evaluation/test_headroom.py::test_the_oracle_and_the_random_search_choose_by_validation_and_are_judged_by_test",
         Patch(ENDPOINTS, "best_choices(mean_by_task(choosing", "best_choices(mean_by_task(test"),
     ),
     "search-judged-by-test": fault(
         "Random search picks the best of its trainings by test score.",
-        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
+        "evaluation/test_headroom.py::test_the_oracle_and_the_random_search_choose_by_validation_and_are_judged_by_test",
         Patch(ENDPOINTS, "random_search(val, test)", "random_search(test, test)"),
     ),
     "policies-not-paired": fault(
@@ -70,7 +70,7 @@ FAULTS: Faults = {
     ),
     "groups-mixed": fault(
         "Tasks of unknown kinds count among those of known kinds.",
-        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
+        "evaluation/test_headroom.py::test_a_group_has_its_own_tasks_alone",
         Patch(
             ENDPOINTS,
             (
@@ -83,7 +83,7 @@ FAULTS: Faults = {
     ),
     "price-not-charged": fault(
         "Scores are compared without the price of the parameters that were added.",
-        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
+        "evaluation/test_headroom.py::test_a_score_is_the_accuracy_less_the_price_of_added_parameters",
         Patch(
             ENDPOINTS,
             "(accuracy, (params - host) / host, 1, headroom",
@@ -116,7 +116,7 @@ FAULTS: Faults = {
     ),
     "final-network-trained-less": fault(
         "The grown network that is trained from the start gets a quarter of the epochs.",
-        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
+        "evaluation/test_static_baselines.py::test_the_final_network_is_trained_for_the_episodes_epochs_and_for_what_its_flops_pay",
         Patch(
             "evaluation/static_baselines.py",
             "full_like(affordable, epochs)",
