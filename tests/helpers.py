@@ -33,6 +33,7 @@ FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(
     [
         "torch._dynamo",
+        "torch._inductor.config",
         "torch.export",
         "simic.audit.replay",
         "simic.evaluation.headroom",
@@ -111,13 +112,12 @@ def started(
                 process.communicate()
 
 
-def in_two_processes(work: Callable[[], None], folder: Path) -> str:
-    """Do ``work`` in two processes as torchrun starts them, which import nothing; return all that they print."""
-    shared = _environment(2)
-    logs = [folder / f"rank-{rank}.log" for rank in range(2)]
+def in_processes(folder: Path, *tasks: Callable[[], None]) -> str:
+    """Do each task in a fresh process, which has nothing to import; return all that they print, into ``folder``."""
+    logs = [folder / f"process-{number}.log" for number in range(len(tasks))]
     processes = [
-        FORKING.Process(target=_as_rank, args=(rank, shared, log, work))
-        for rank, log in enumerate(logs)
+        FORKING.Process(target=_printing, args=(log, task))
+        for log, task in zip(logs, tasks, strict=True)
     ]
     for process in processes:
         process.start()
@@ -126,14 +126,24 @@ def in_two_processes(work: Callable[[], None], folder: Path) -> str:
         process.kill()
         process.join()
     output = "".join(log.read_text() for log in logs)
-    assert [process.exitcode for process in processes] == [0, 0], output
+    assert {process.exitcode for process in processes} == {0}, output
     return output
 
 
-def _as_rank(rank: int, shared: dict[str, str], log: Path, work: Callable[[], None]) -> None:
-    os.environ |= shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+def _printing(log: Path, task: Callable[[], None]) -> None:
     print_to(log)
-    work()
+    task()
+
+
+def in_two_ranks(folder: Path, task: Callable[[], None]) -> str:
+    """Do a task in two processes as torchrun starts them; return all that they print, into ``folder``."""
+    shared = _environment(2)
+    return in_processes(folder, *(partial(_as_rank, rank, shared, task) for rank in range(2)))
+
+
+def _as_rank(rank: int, shared: dict[str, str], task: Callable[[], None]) -> None:
+    os.environ |= shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    task()
 
 
 def print_to(file: Path) -> None:

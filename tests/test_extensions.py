@@ -5,19 +5,23 @@ what an extension registers stays registered.
 import json
 import os
 import shutil
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from simic import registry
+from simic import params, registry
+from simic.agent import export
 from simic.data import prepare
 from simic.data.suites.suites import SUITES
 from simic.envs.rewards import MODES
 from simic.errors import SimicError
 from simic.growth.networks import family, hosts
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+from tests.helpers import in_processes
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
@@ -36,24 +40,6 @@ RUNS = {
     "moons": ("extensions=[moons]", "prepare.task=moons", MLP),
     "suite": ("extensions=[waves]", f"prepare.suite={{name: waves, {FEW}}}", MLP),
 }  # fmt: skip
-PROGRAM = """
-import json, sys
-from pathlib import Path
-from simic import params
-from simic.agent import export
-from simic.pipeline import stages
-from simic.pipeline.paths import Workspace
-
-export.export_policy = lambda *_: None  # it takes longer than all of this
-for name, overrides in json.loads(sys.argv[1]).items():
-    tree = params.load(Path("params.yaml"), overrides)
-    for stage in (stages.prepare, stages.train):
-        stage(tree, Workspace(Path.cwd()))
-    for place in ("data/prepared", "checkpoints", "telemetry"):
-        Path(place).rename(f"{name}-{Path(place).name}")
-"""
-
-
 # By run: the shape of its samples, and the kinds of its tasks.
 PREPARED = {
     "grown": ([1, 8, 8], ["digits"]),
@@ -63,19 +49,23 @@ PREPARED = {
 }
 
 
+def train_runs(project: Path) -> None:
+    """Prepare and train each run, without the exported program, which takes longer than all of this."""
+    os.chdir(project)
+    export.export_policy = lambda *_: None
+    for name, overrides in RUNS.items():
+        tree = params.load(Path("params.yaml"), [*SMALL, *overrides])
+        for stage in (stages.prepare, stages.train):
+            stage(tree, Workspace(project))
+        for place in ("data/prepared", "checkpoints", "telemetry"):
+            Path(place).rename(f"{name}-{Path(place).name}")
+
+
 def test_what_extensions_add_is_prepared_and_trained_on(tmp_path: Path) -> None:
     """The examples, installed as the README says."""
     shutil.copytree(ROOT / "examples" / "extensions", tmp_path / "extensions")
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
-    runs = json.dumps({name: [*SMALL, *overrides] for name, overrides in RUNS.items()})
-    command, environment = (
-        [sys.executable, "-c", PROGRAM, runs],
-        os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    result = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
+    in_processes(tmp_path, partial(train_runs, tmp_path))
     for name, (shape, kinds) in PREPARED.items():
         meta = json.loads((tmp_path / f"{name}-prepared" / "meta.json").read_text())
         assert meta["shape"] == shape and [task["kind"] for task in meta["tasks"]] == kinds

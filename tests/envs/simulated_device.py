@@ -14,7 +14,7 @@ import json
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -217,10 +217,10 @@ def course(family: str, device: torch.device) -> Course:
     return course_of_run
 
 
-def main() -> None:
+def main(families: Sequence[str]) -> None:
     """Both devices, compared."""
     _setup_privateuseone_for_python_backend(NAME)
-    for family in sys.argv[1:] or FAMILIES:
+    for family in families:
         near = course(family, CPU)
         with Operations(), Functions():
             far = course(family, DEVICE)
@@ -230,4 +230,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or FAMILIES)

@@ -1,21 +1,20 @@
 """Playing and learning on a device other than the CPU, a simulated one: see simulated_device.py."""
 
 import json
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
+from tests.envs import simulated_device
 from tests.envs.simulated_device import STEPS
+from tests.helpers import in_processes
 
-ROOT = Path(__file__).parents[2]
 
-
-def test_a_device_gives_the_numbers_of_the_cpu_and_is_waited_for_where_it_must() -> None:
+def test_a_device_gives_the_numbers_of_the_cpu_and_is_waited_for_where_it_must(
+    tmp_path: Path,
+) -> None:
     # A process of its own: a backend is registered for good.
-    command = [sys.executable, "-m", "tests.envs.simulated_device", "cnn"]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    counts = json.loads(process.stdout)
+    output = in_processes(tmp_path, partial(simulated_device.main, ["cnn"]))
+    counts = json.loads(output.splitlines()[-1])
     a_step = {
         "read distributions.py:refuse_faults": STEPS,
         "read growth_env.py:_measure": STEPS,

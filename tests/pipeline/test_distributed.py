@@ -19,7 +19,7 @@ from simic.telemetry.naming import run_name
 from simic.training.checkpoint import read
 from simic.training.session import open_session
 from simic.training.trainer import train
-from tests.helpers import in_two_processes, outputs, started
+from tests.helpers import in_two_ranks, outputs, started
 from tests.training.small_runs import (
     episodes_of,
     findings_of,
@@ -66,7 +66,7 @@ def run_command(root: Path) -> None:
 def together(project, tmp_path_factory) -> tuple[Path, str]:
     """The work directory of a whole training run of two processes; and what they said."""
     workspace, work = project(tmp_path_factory.mktemp("together"), small())
-    output = in_two_processes(partial(run_command, workspace.root), tmp_path_factory.mktemp("logs"))
+    output = in_two_ranks(tmp_path_factory.mktemp("logs"), partial(run_command, workspace.root))
     assert not list(workspace.state.rglob("*lock")), "locks go with their holders"
     return work, output
 

@@ -12,7 +12,7 @@ from torch.distributed import TCPStore
 from simic.errors import SimicError
 from simic.training import ranks
 from simic.training.ranks import ALONE, Ranks
-from tests.helpers import in_two_processes
+from tests.helpers import in_two_ranks
 from tests.training import distributed_worker
 
 COUNTED = ("steps", "samples", "samples_by_head", "stopped_early", "epochs")
@@ -30,7 +30,7 @@ MEASURED = (
 def learned(tmp_path_factory) -> list[dict]:
     """What each of two processes has after three updates of every case."""
     out = tmp_path_factory.mktemp("two") / "found"
-    in_two_processes(partial(distributed_worker.learn_all, out), out.parent)
+    in_two_ranks(out.parent, partial(distributed_worker.learn_all, out))
     return [json.loads(out.with_suffix(f".{rank}").read_text()) for rank in range(2)]
 
 
