@@ -15,6 +15,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.growth.batch import shards
 from simic.growth.batch.shards import Layout, ProcessLost, Shards, recovered
+from tests.envs.conftest import AT_ONCE
 from tests.envs.transitions import random_step
 from tests.helpers import ROOT, some
 from tests.standard import Host, Lifecycle, PPOParams, Train
@@ -31,14 +32,7 @@ CHANGES = {
     "hot": {"host_optimizer": TRAIN.host_optimizer.model_copy(update={"learning_rate": 1e30})},
     "tables": {
         "host": Host(family="tables", preset="baseline", widths=(8, 8)),
-        "lifecycle": Lifecycle(
-            training_dwell=0,
-            min_prune_age=1,
-            embargo_steps=0,
-            reset_steps=0,
-            max_seeds=1,
-            param_budget=20,
-        ),
+        "lifecycle": AT_ONCE,
     },
 }
 
