@@ -4,26 +4,41 @@ Ctrl-C, SIGTERM, a closed terminal and the end of one of them stop all.
 """
 
 import os
+import secrets
 import signal
 import sys
+from pathlib import Path
 
 from honcho import command, manager
 
 from simic.errors import printable
 
+NAMES = ("127.0.0.1", "localhost")  # under which the servers answer
 PREFECT_PORT = "4200"  # also in pyproject.toml, for the commands that talk to it
 MLFLOW_PORT = "5000"
 GRACE_SECONDS = 30  # a run in progress saves its state first
+SETTINGS_FILE = Path("prefect.toml")  # read by every prefect command in the project
+SETTINGS = """# The password of `make serve`: prefect commands in this folder read it. Removed, it is written anew.
+[api]
+auth_string = "{0}"
+
+[server.api]
+auth_string = "{0}"
+"""
 
 
 def main() -> None:
     """Start everything with PORT and MLFLOW_PORT, and end when all have ended."""
     prefect_port = os.environ.get("PORT") or PREFECT_PORT
     mlflow_port = os.environ.get("MLFLOW_PORT") or MLFLOW_PORT
+    _ensure_password()
     # The children inherit it. Job execution is off since MLflow would start more processes for it.
     os.environ |= {
         "PREFECT_PORT": prefect_port,  # honcho gives every process a PORT of its own
         "PREFECT_API_URL": f"http://127.0.0.1:{prefect_port}/api",
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(
+            f"http://{name}:{prefect_port}" for name in NAMES
+        ),
         "MLFLOW_PORT": mlflow_port,
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "SIMIC_MLFLOW_UI": f"http://127.0.0.1:{mlflow_port}",
@@ -35,7 +50,7 @@ def main() -> None:
         "" if prefect_port == PREFECT_PORT else f"PREFECT_API_URL={os.environ['PREFECT_API_URL']} "
     )
     for line in (
-        f"Prefect      http://127.0.0.1:{prefect_port}",
+        f"Prefect      http://127.0.0.1:{prefect_port}  (password: auth_string in {SETTINGS_FILE})",
         f"MLflow       http://127.0.0.1:{mlflow_port}/#/experiments?workflowType=machine_learning",
         f"start a run  {elsewhere}prefect deployment run simic/train --watch",
     ):
@@ -46,6 +61,16 @@ def main() -> None:
     signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     sys.argv[1:] = ["start"]
     command.main()
+
+
+def _ensure_password() -> None:
+    """Write Prefect's settings with a random password, readable by their owner alone, unless there are some."""
+    try:
+        handle = os.open(SETTINGS_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    with open(handle, "w", encoding="utf-8") as file:
+        file.write(SETTINGS.format(f"simic:{secrets.token_urlsafe(24)}"))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,13 @@ import contextlib
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
+import tomllib
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +25,9 @@ from tests.helpers import DVC_YAML, copy_checkout, free_port
 # In place of what stands before it in the file.
 STAGES = """
 import time
+import tomllib
+import urllib.error
+import urllib.request
 from simic.training.interrupts import in_training
 
 def prepare(params, workspace):
@@ -138,7 +145,8 @@ class Project:
 
     def run(self) -> FlowRun:
         """The one that started last."""
-        with SyncPrefectClient(self.api) as client:
+        settings = tomllib.loads((self.root / "prefect.toml").read_text())
+        with SyncPrefectClient(self.api, auth_string=settings["api"]["auth_string"]) as client:
             return client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)[0]
 
     def flow_pids(self) -> list[int]:
@@ -160,6 +168,16 @@ def wait(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.1)
+
+
+def status(url: str, body: bytes | None = None, **headers: str) -> int:
+    """Ask as somebody without a password does; a body makes it a POST."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as response:
+            return response.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
 
 
 def answers(port: int) -> bool:
@@ -214,6 +232,38 @@ def test_killed_runs_resume_and_everything_stops_together(tmp_path: Path) -> Non
         process.wait(timeout=40)
     assert project.processes() == []
     assert not answers(project.port) and not answers(project.mlflow_port)
+
+
+@pytest.mark.slow
+def test_the_servers_obey_nobody_without_the_password_and_no_page_of_another_site(
+    tmp_path: Path,
+) -> None:
+    project = Project(tmp_path)
+    json = {"content-type": "application/json"}
+    with project.served() as process:
+        assert stat.S_IMODE((tmp_path / "prefect.toml").stat().st_mode) == 0o600
+        # Another user of the machine.
+        assert status(f"{project.api}/deployments/filter", b"{}", **json) == 401
+        assert (
+            status(f"{project.api}/deployments/", b"{}", **json, authorization="Basic eA==") == 401
+        )
+        # A page of another site, also one whose name points here.
+        preflight = urllib.request.Request(f"{project.api}/deployments/", method="OPTIONS")
+        preflight.add_header("Origin", "https://evil.example")
+        preflight.add_header("Access-Control-Request-Method", "POST")
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            urllib.request.urlopen(preflight)
+        with refusal.value as answer:
+            assert "access-control-allow-origin" not in answer.headers
+        assert status(f"{project.api}/health", host=f"evil.example:{project.port}") == 400
+        mlflow = f"http://127.0.0.1:{project.mlflow_port}/api/2.0/mlflow/experiments/search?max_results=1"
+        assert status(mlflow, host=f"evil.example:{project.mlflow_port}") == 403
+        # The owner, by a command in the project, and the UI.
+        assert project.submit(iterations=2).wait(timeout=300) == 0
+        assert project.run().state_type == StateType.COMPLETED
+        assert status(f"http://localhost:{project.port}/") == 200
+        process.terminate()
+        process.wait(timeout=40)
 
 
 @pytest.mark.slow
