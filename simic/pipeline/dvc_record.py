@@ -38,7 +38,7 @@ class Busy(SimicError):
 def is_stale(root: Path, stage: str) -> bool:
     """Ask DVC whether code, params, inputs or outputs of a stage differ from dvc.lock; SimicError where it cannot."""
     # DVC refuses to start without git, unless it is told that there is none.
-    adopt_scm(root)
+    configure(root)
     restore(root)
     return bool(json.loads(_patiently(root, "status", "--json", stage)))
 
@@ -96,7 +96,7 @@ def _md5(content: bytes) -> str:
 
 def commit(root: Path, stage: str) -> None:
     """Record the stage's outputs as they are now; wait for another DVC process to finish before giving up."""
-    adopt_scm(root)
+    configure(root)
     restore(root)
     # DVC truncates dvc.lock before it writes: killed in between it would lose all other stages.
     copy = Workspace(root).state / f"{BEFORE}{stage}"
@@ -123,20 +123,20 @@ def commit(root: Path, stage: str) -> None:
 
 def default_remote(root: Path) -> str | None:
     """Look up the name of the store that `dvc push` sends to; None where none is set."""
-    adopt_scm(root)
+    configure(root)
     names = re.findall(r"^core\.remote=(.*)$", _dvc(root, "config", "--list"), re.MULTILINE)
     return names[-1] if names else None
 
 
 def experiments(root: Path) -> str:
     """Ask DVC for what `dvc exp show` has of all experiments, as JSON."""
-    adopt_scm(root)
+    configure(root)
     return _patiently(root, "exp", "show", "--json", "--all-commits")
 
 
 def push(root: Path) -> int:
     """Send what dvc.lock records to the default remote; return how many files were not there yet."""
-    adopt_scm(root)
+    configure(root)
     sent = re.search(r"(\d+) files? pushed", _patiently(root, "push"))
     return int(sent[1]) if sent else 0
 
@@ -244,18 +244,27 @@ def _edited_installation() -> Iterator[str]:
                 yield file.as_posix()
 
 
-def adopt_scm(root: Path) -> None:
-    """Tell DVC in its local config that there is no git (an unpacked archive); undo that once there is."""
+def configure(root: Path) -> None:
+    """Tell DVC in its local config whether there is git (an unpacked archive has none), and of a cache of its own.
+
+    DVC unpickles what is in its site cache, and the usual one lies where every user of the machine may write
+    (CVE-2025-69872 of diskcache).
+    """
+    if not (root / ".dvc").is_dir():
+        return
     # The local configuration is not versioned, so that a checkout of the same project elsewhere keeps its git.
     local = root / ".dvc" / "config.local"
-    without_git = local.exists() and "no_scm = true" in local.read_text(encoding="utf-8")
-    if without_git == in_git(root) and (root / ".dvc").is_dir():
-        _dvc(
-            root,
-            "config",
-            "--local",
-            *(("--unset", "core.no_scm") if without_git else ("core.no_scm", "true")),
-        )
+    settings = local.read_text(encoding="utf-8") if local.exists() else ""
+    without_git = "no_scm = true" in settings
+    if without_git == in_git(root):
+        change = ("--unset", "core.no_scm") if without_git else ("core.no_scm", "true")
+        _dvc(root, "config", "--local", *change)
+    # Made here, since DVC would let everybody write to it.
+    cache = root.resolve() / ".dvc" / "tmp" / "site"
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    cache.chmod(0o700)
+    if f"site_cache_dir = {cache}\n" not in settings:
+        _dvc(root, "config", "--local", "core.site_cache_dir", str(cache))
 
 
 def in_git(root: Path) -> bool:

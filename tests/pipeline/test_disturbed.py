@@ -232,7 +232,7 @@ def chain(
     (workspace.root / "mlflow.db").write_bytes(initialised)
     written = tree("rng_seed=2").model_dump(mode="json")
     workspace.params.write_text(yaml.safe_dump(written, sort_keys=False))
-    dvc_record.adopt_scm(workspace.root)
+    dvc_record.configure(workspace.root)
     return Chain(workspace, initialised)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -133,6 +134,12 @@ def test_a_record_that_failed_leaves_nothing_to_put_back(recorded: Path) -> None
     assert list((recorded / ".simic").iterdir()) == []
 
 
+def test_the_cache_that_dvc_unpickles_is_the_users_alone(recorded: Path) -> None:
+    cache = recorded / ".dvc" / "tmp" / "site"
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert any((cache / "repo").iterdir())  # DVC uses it
+
+
 def test_missing_dvc_folder_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(SimicError, match=r"not a DVC project \(no \.dvc folder\)") as caught:
         dvc_record.is_stale(tmp_path, "double")
@@ -145,7 +152,7 @@ def test_busy_names_the_process_and_what_is_left_to_do(
     """A second DVC process holds the output; commit waits its patience out, then says how to go on."""
     sleep = f"echo 4 > out.txt && {sys.executable} -c 'import time; time.sleep(60)'"
     (project / "dvc.yaml").write_text(DVC_YAML.replace("exit 9", sleep))
-    dvc_record.adopt_scm(project)
+    dvc_record.configure(project)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     command = [sys.executable, "-m", "dvc", "repro"]
     process = subprocess.Popen(command, cwd=project, start_new_session=True, **quiet)
