@@ -15,7 +15,7 @@ from prefect.artifacts import (
 from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
 
-from simic.errors import printable
+from simic.errors import as_markdown, printable
 from simic.evaluation import gym_evaluation, result
 from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
@@ -128,7 +128,7 @@ def publish(stage: str, workspace: Workspace) -> None:
 def publish_verdict(summary: RunSummary, workspace: Workspace) -> None:
     """Publish the verdict for the flow itself, whose artifacts stand above those of its tasks."""
     _name_run(summary.run)
-    lines = [f"- **{name}** {printable(text)}" for name, text in summary.sentences.items()]
+    lines = [f"- **{name}** {as_markdown(text)}" for name, text in summary.sentences.items()]
     # A path and no link to the page with figures: a browser opens no file from another page.
     page = (workspace.reports / "report.html").resolve()
     in_mlflow = f"[the run in MLflow]({tracking.address(workspace, summary.run)})"

@@ -1,6 +1,7 @@
 """Define the error that a user can cause: printed as a single line, exit code 2, no traceback."""
 
 import errno
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,9 +84,20 @@ def exit_with_message(program: str) -> Iterator[None]:
     sys.exit(EXIT_REFUSED)
 
 
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+# Markup that a text could contain: inline marks, cells, tags, links, addresses that programs turn into links.
+_MARKS = re.compile(r"[\\`*|~<>&#$@]|(?<!\w)_|_(?!\w)|\](?=[\[(])|^\[|(?<=:)/(?=/)|(?<=www)\.")
+
+
 def printable(text: str) -> str:
-    """Make a text one line, with what a terminal would obey made visible."""
+    """Make a text one line, with what a terminal would obey made visible, and no user and password in addresses."""
     # As in a literal of Python: a log keeps every character, and no terminal obeys one.
-    return "".join(
+    line = "".join(
         character if character.isprintable() else repr(character)[1:-1] for character in text
     )
+    return _CREDENTIALS.sub("***@", line)
+
+
+def as_markdown(text: str) -> str:
+    """Escape a text from a user's data or params for Markdown."""
+    return _MARKS.sub(lambda match: "\\" + match[0], printable(text))

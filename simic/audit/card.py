@@ -2,6 +2,7 @@
 
 from simic.audit.findings import Verdict, percent
 from simic.audit.record import RunRecord
+from simic.errors import as_markdown
 from simic.evaluation.gym_evaluation import GymEvaluation
 from simic.evaluation.intervals import CONFIDENCE, Interval
 from simic.evaluation.page import GROUPS, interval
@@ -28,7 +29,9 @@ def model_card(run: RunRecord, verdict: Verdict) -> str:
         results = (
             _returns(evaluation) if isinstance(evaluation, GymEvaluation) else _scores(evaluation)
         )
-    audited = "\n".join(f"- {name}: {sentence}" for name, sentence in verdict.summary.lines.items())
+    audited = "\n".join(
+        f"- {name}: {as_markdown(sentence)}" for name, sentence in verdict.summary.lines.items()
+    )
     card = gym_card if run.params.prepare.is_gym else growth_card
     return card(Learned.of(best), best.manifest, run.meta, f"{results}\n\nAudit:\n\n{audited}")
 
@@ -36,7 +39,8 @@ def model_card(run: RunRecord, verdict: Verdict) -> str:
 def _returns(evaluation: GymEvaluation) -> str:
     """Write a table of the returns of everyone that played."""
     rows = [
-        f"| {name} | {_plain(policy.mean_return)} |" for name, policy in evaluation.policies.items()
+        f"| {as_markdown(name)} | {_plain(policy.mean_return)} |"
+        for name, policy in evaluation.policies.items()
     ]
     head = (
         f"Mean return of {evaluation.eval_seeds} fresh episodes, {percent(CONFIDENCE)} interval.\n"
@@ -52,7 +56,7 @@ def _scores(evaluation: Evaluation) -> str:
     # Each group has a table of its own: scores of different tasks must not be compared by eye.
     for group, standings in evaluation.standings.items():
         rows = [
-            f"| {name} | {_plain(policy.score)} | {interval(policy.over_common)} | {policy.params:,.0f} |"
+            f"| {as_markdown(name)} | {_plain(policy.score)} | {interval(policy.over_common)} | {policy.params:,.0f} |"
             for name, policy in standings.policies.items()
         ]
         head = [

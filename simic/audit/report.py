@@ -4,7 +4,6 @@ equal bytes for equal runs, no network.
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from simic.audit.drawing import Panel
 from simic.audit.findings import Status, Verdict, failing, percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord, Table
-from simic.errors import AuditFailed, SimicError, printable
+from simic.errors import AuditFailed, SimicError, as_markdown, printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.gym_evaluation import RANDOM
 from simic.evaluation.intervals import CONFIDENCE, Interval
@@ -141,16 +140,12 @@ def _for_html(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-# Markup that a text could contain: inline marks, cells, tags, links, addresses that programs turn into links.
-_MARKS = re.compile(r"[\\`*|~<>&#$@]|(?<!\w)_|_(?!\w)|\](?=[\[(])|^\[|(?<=:)/(?=/)|(?<=www)\.")
-
-
 def _for_markdown(value: Any) -> Any:
     """Escape Markdown in text."""
     # Markup was made by this module; all other text may come from a user's data or params.
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return _MARKS.sub(lambda match: "\\" + match[0], printable(value))
+    return as_markdown(value)
 
 
 def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:

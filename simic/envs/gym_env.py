@@ -47,21 +47,25 @@ def make(task: GymParams) -> gymnasium.Env:
     try:
         env = gymnasium.make(task.id or "", **task.options)
         for wrapper in task.wrappers:
-            env = _named(wrapper.name)(env, **wrapper.options)
+            env = _wrapper_class(wrapper.name)(env, **wrapper.options)
     except (gymnasium.error.Error, ImportError, AttributeError, TypeError, ValueError) as error:
         raise SimicError(f"prepare.gym.id = {task.id!r}: {' '.join(str(error).split())}") from None
     return env
 
 
-def _named(name: str) -> Callable[..., Any]:
-    """Import what ``module:Name`` names."""
-    # A wrapper is code of the user's: it is imported by name, as an extension is.
+def _wrapper_class(name: str) -> Callable[..., gymnasium.Env]:
+    """Import the wrapper that ``module:Name`` names; SimicError for anything else."""
+    # A wrapper is code of the user's: its module is imported, as an extension is.
     module, colon, attribute = name.partition(":")
     if not colon:
         raise SimicError(
             f"prepare.gym.wrappers: {name!r}: must be module:Name, as gymnasium.wrappers:TimeLimit"
         )
-    return getattr(importlib.import_module(module), attribute)
+    wrapper = getattr(importlib.import_module(module), attribute)
+    # Any callable would do: a file of params alone could then run a command.
+    if not (isinstance(wrapper, type) and issubclass(wrapper, gymnasium.Wrapper)):
+        raise SimicError(f"prepare.gym.wrappers: {name!r}: must be a subclass of gymnasium.Wrapper")
+    return wrapper
 
 
 def episode_seed(rng_seed: int, namespace: int, env_id: int, episode: int) -> int:

@@ -14,7 +14,7 @@ from simic.data.raw_inputs import RawInputs
 from simic.envs.actions import RELEVANT
 from simic.envs.governor import Cause
 from simic.envs.growth_env import GrowthEnv
-from simic.errors import SimicError
+from simic.errors import SimicError, as_markdown
 from simic.evaluation.intervals import share_interval
 from simic.evaluation.scoring import Turn
 from simic.growth.grown_network import Structure, grown_network, write_network
@@ -248,7 +248,7 @@ def card(
     test = share_interval(grown.test_accuracy_pct / 100, tested)
     account = grown.account
     compared = f"\n{_floors(account.floors)}\n" if account.floors else ""
-    notes = "".join(f"\n- {note}" for note in account.notes)
+    notes = "".join(f"\n- {as_markdown(note)}" for note in account.notes)
     return f"""# A {env.host.family}/{env.host.preset} network grown by simic
 
 ## What it is
@@ -263,12 +263,13 @@ Input: {inputs}, one sample is [{shape}]. Output: logits over {structure.classes
 A contribution is what the network loses without that seed at the end, in points of validation accuracy.
 
 ## How it was grown
-By {account.grown_by}, in {env.steps} steps of one epoch each, beside {hosts - 1} other hosts
+By {as_markdown(account.grown_by)}, in {env.steps} steps of one epoch each, beside {hosts - 1} other hosts
 (rng_seed {env.rng_seed}).
 It is host {grown.host}, the one with the best validation accuracy; what happened at each step is in `history.json`.
 
 ## Data
-Task {task.name}: {meta.source}. Licence: {meta.licence}. sha256 `{meta.source_sha256}`.
+Task {as_markdown(task.name)}: {as_markdown(meta.source)}.
+Licence: {as_markdown(meta.licence)}. sha256 `{meta.source_sha256}`.
 Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.samples["test"]} test.{notes}
 
 ## Results

@@ -238,8 +238,8 @@ def warn(error: Exception) -> None:
 
 
 def describe(error: Exception) -> str:
-    """Join the lines of a library's message, and hide user and password of an address in it."""
-    return printable(re.sub(r"://[^/@\s]+@", "://***@", " ".join(str(error).split())))
+    """Join the lines of a library's message."""
+    return printable(" ".join(str(error).split()))
 
 
 # --- training ---

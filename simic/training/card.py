@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from simic.data.batches import Meta
+from simic.errors import as_markdown
 from simic.training.checkpoint import Manifest
 from simic.training.learned import Learned
 
@@ -58,7 +59,7 @@ def growth_card(learned: Learned, manifest: Manifest, meta: Meta, results: str) 
         results: Paragraphs in Markdown.
     """
     train = learned.train
-    return f"""# A controller of growth, trained on {meta.source}
+    return f"""# A controller of growth, trained on {as_markdown(meta.source)}
 
 A recurrent, masked PPO policy of {_weights(learned):,} parameters. While a {train.host.family} network trains, it \
 decides after every epoch which module to grow where, and what to keep.
@@ -94,7 +95,7 @@ def gym_card(learned: Learned, manifest: Manifest, meta: Meta, results: str) -> 
         results: Paragraphs in Markdown.
     """
     train = learned.train
-    return f"""# An agent for {meta.source}
+    return f"""# An agent for {as_markdown(meta.source)}
 
 A recurrent, masked PPO policy of {_weights(learned):,} parameters, core {train.policy.core}.
 
@@ -122,11 +123,11 @@ def data_used(meta: Meta, data_sha256: str) -> str:
     kinds = list(dict.fromkeys(task.kind for task in tasks))
     samples = ", ".join(f"{count} {split}" for split, count in meta.samples.items())
     validation = len(meta.tasks) - len(tasks)
-    names = f" ({', '.join(kinds)})" if len(kinds) <= MOST_KINDS else ""
+    names = f" ({as_markdown(', '.join(kinds))})" if len(kinds) <= MOST_KINDS else ""
     many = f"{len(tasks)} tasks of training, of {len(kinds)} kinds{names}; {validation} more chose the best iteration. "
     bank = many if len(meta.tasks) > 1 else ""
     return (
-        f"{meta.source}; licence: {meta.licence}. {bank}Samples of each task: {samples}. "
+        f"{as_markdown(meta.source)}; licence: {as_markdown(meta.licence)}. {bank}Samples of each task: {samples}. "
         f"sha256 of the prepared data `{data_sha256}`."
     )
 

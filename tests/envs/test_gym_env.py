@@ -80,6 +80,8 @@ def test_what_is_prepared_names_the_environment_and_the_hash_of_its_description(
         ({"id": "CartPole-v1", "options": {"zzz": 1}}, "zzz"),
         ({"id": "CartPole-v1", "wrappers": ({"name": "TimeLimit"},)}, "must be module:Name"),
         ({"id": "CartPole-v1", "wrappers": ({"name": "gymnasium.wrappers:Zzz"},)}, "Zzz"),
+        ({"id": "CartPole-v1", "wrappers": ({"name": "subprocess:run"},)}, "must be a subclass"),
+        ({"id": "CartPole-v1", "wrappers": ({"name": "gymnasium:Env"},)}, "must be a subclass"),
         ({"id": "CartPole-v1", "vector": "tensors"}, "CartPole-v1"),
     ],
 )

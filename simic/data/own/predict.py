@@ -119,6 +119,12 @@ def _samples(path: Path, inputs: Mapping[str, Any]) -> np.ndarray:
     return codes(frame, inputs["columns"])
 
 
+def _printable(text: str) -> str:
+    """Make a text one line, with what a terminal would obey made visible."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
+
+
 def main(folder: Path, arguments: Sequence[str]) -> None:
     """Print the class of each sample and its probability as CSV; exit code 2 where that cannot be."""
     if len(arguments) != 1:
@@ -128,9 +134,8 @@ def main(folder: Path, arguments: Sequence[str]) -> None:
     try:
         x = _samples(Path(arguments[0]), inputs)
     except (OSError, ValueError, StopIteration) as error:
-        sys.stderr.write(
-            f"predict.py: {arguments[0]}: {' '.join(str(error).split()) or 'no array x'}\n"
-        )
+        reason = str(error) or "no array x"
+        sys.stderr.write(f"predict.py: {_printable(f'{arguments[0]}: {reason}')}\n")
         raise SystemExit(2) from None
     # The network scales and encodes by itself.
     network = torch.export.load(folder / "network.pt2").module()
@@ -138,9 +143,10 @@ def main(folder: Path, arguments: Sequence[str]) -> None:
     with torch.no_grad():
         probabilities = network(torch.as_tensor(np.array(x), dtype=dtype)).softmax(1)
     best = probabilities.max(1)
-    # The most probable class of each sample.
+    # The most probable class of each sample; a terminal would obey what a name may contain.
+    classes = [*map(_printable, inputs["classes"])] if sys.stdout.isatty() else inputs["classes"]
     answers = {
-        "class": [inputs["classes"][label] for label in best.indices],
+        "class": [classes[label] for label in best.indices],
         "probability": best.values.numpy().round(4),
     }
     try:
