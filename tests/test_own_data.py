@@ -14,6 +14,7 @@ from PIL import Image
 from sklearn.datasets import load_digits, load_iris, load_wine
 
 from simic.classifier import probabilities
+from simic.errors import as_markdown
 from simic.growth.grown_network import load_grown
 from simic.training import worker_layout
 from tests.conftest import Simic
@@ -37,8 +38,11 @@ def predicted(output: str) -> list[str]:
 
 def test_a_table_with_strings_and_missing_values(simic: Simic) -> None:
     wine = load_wine(as_frame=True)
-    frame = wine.data.assign(shade=pd.qcut(wine.data["hue"], 3, labels=["low", "middle", "high"]))
-    frame.loc[::6, "shade"] = np.nan
+    shade = "<i>\x1b[31mshade"  # which a terminal or a page would obey
+    frame = wine.data.assign(
+        **{shade: pd.qcut(wine.data["hue"], 3, labels=["low", "middle", "high"])}
+    )
+    frame.loc[::6, shade] = np.nan
     frame.loc[::4, "proline"] = np.nan
     frame["wine"] = wine.target.map({0: "Barolo", 1: "Grignolino", 2: "Barbera"})
     frame.to_csv("wine.csv", index=False)
@@ -56,8 +60,9 @@ def test_a_table_with_strings_and_missing_values(simic: Simic) -> None:
     first = json.loads(Path("grown/history.json").read_text())[0]
     card = Path("grown/README.md").read_text()
     assert first["data"][0].startswith("wine.csv: 178 rows") and all(
-        f"- {note}" in card for note in first["data"]
+        f"- {as_markdown(note)}" in card for note in first["data"]
     )
+    assert "<i>" not in card and "\x1b" not in card + output
     command = [
         sys.executable,
         "-I",

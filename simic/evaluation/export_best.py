@@ -359,7 +359,8 @@ def _raw_inputs(inputs: RawInputs) -> tuple[str, str]:
 
 
 def _list(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")
+    listed = as_markdown(", ".join(names[:MOST_NAMES]))
+    return listed + (", …" if len(names) > MOST_NAMES else "")
 
 
 def _seeds(structure: Structure, contributions: Sequence[float]) -> str:
