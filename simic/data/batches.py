@@ -129,7 +129,8 @@ class Dataset:
 
     def of_tasks(self, tasks: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
         """Gather some samples of one task for each host ``[E]``: ``x [E, n, …]`` and ``y [E, n, …]``."""
-        rows = torch.arange(len(self), device=self.y.device)[samples] + tasks[:, None] * len(self)
+        places = torch.arange(len(self), device=self.y.device)[samples]
+        rows = places + tasks[:, None] * len(self)
         return self.x[rows], self.y[rows]
 
     @property

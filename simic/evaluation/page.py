@@ -81,7 +81,8 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> list[list[str]]:
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Write rows under a head as a Markdown table, in columns that also align as plain text."""
     head, *lines = aligned(rows, left=1)
-    rule = ["-" * (len(head[0]) + 2), *("-" * (len(cell) + 1) + ":" for cell in head[1:])]
+    right = ["-" * (len(cell) + 1) + ":" for cell in head[1:]]
+    rule = ["-" * (len(head[0]) + 2), *right]
     return "\n".join([_line(head), f"|{'|'.join(rule)}|", *map(_line, lines)])
 
 

@@ -73,7 +73,8 @@ def blinded(observation: Observation, alive: Tensor) -> Observation:
     """Make features and categories the same for all hosts; masks and privileged columns stay as they are."""
     features = observation.features
     categories = observation.categories
-    mean = torch.where(alive[:, None], features, 0.0).sum(dim=0) / alive.sum().clamp(min=1)
+    total = torch.where(alive[:, None], features, 0.0).sum(dim=0)
+    mean = total / alive.sum().clamp(min=1)
     # Where living hosts agree on a category it stays.
     first_living = categories[alive.int().argmax()]
     agree = ((categories == first_living) | ~alive[:, None]).all(dim=0)

@@ -260,7 +260,8 @@ def _fit_linear_classifier(held_out: HeldOut, task: int) -> tuple[float, int, in
 
     def samples(data: Dataset) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         rows = slice(task * len(data), (task + 1) * len(data))
-        return data.x[rows].flatten(1).double().cpu().numpy(), data.y[rows].cpu().numpy()
+        x = data.x[rows].flatten(1).double()
+        return x.cpu().numpy(), data.y[rows].cpu().numpy()
 
     # The test split decides nothing: validation chooses the penalty.
     train, val, test = map(samples, (held_out.train, held_out.val, held_out.test))

@@ -238,7 +238,8 @@ def write_network(
         contents[STRUCTURE] = durable.with_checksum(
             network.structure.model_dump(mode="json") | hashes
         )
-        contents |= {name: text.encode() for name, text in {CARD: card, **(files or {})}.items()}
+        texts = {CARD: card, **(files or {})}
+        contents |= {name: text.encode() for name, text in texts.items()}
         for name, content in contents.items():
             durable.write_synced(folder / name, content)
     return path

@@ -167,7 +167,8 @@ def split_target(frame: pd.DataFrame, target: str | None, name: str) -> tuple[pd
         if (str(column).lower() in TARGETS if target is None else str(column) == target)
     ]
     if len(chosen) != 1:
-        names = ", ".join(map(str, frame.columns[:20])) + (", …" if len(frame.columns) > 20 else "")
+        names = ", ".join(map(str, frame.columns[:20]))
+        names += ", …" if len(frame.columns) > 20 else ""
         if target is not None:
             raise SimicError(f"{name}: --target {target}: no such column; there are {names}")
         count = f"{len(chosen)} columns are" if chosen else "no column is"

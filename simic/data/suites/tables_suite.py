@@ -194,10 +194,6 @@ SINGLE_RULES: dict[str, tuple[rules.Rule, tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def _folded(rule: LabelRule, middle: float) -> LabelRule:
-    return LabelRule(lambda x: (rule.score(x) - middle).abs(), rule.parameters | {"middle": middle})
-
-
 def _single(name: str, way: str, shape: str, draws: Draws) -> Problem:
     columns = rules.draw_columns(draws)
     # This rule reads codes.
@@ -208,7 +204,10 @@ def _single(name: str, way: str, shape: str, draws: Draws) -> Problem:
     rule = SINGLE_RULES[name][0](draws, columns)
     # By the distance from the middle.
     if way == "folded":
-        rule = _folded(rule, rules.cuts_of(rule, reference, 2)[0])
+        unfolded = rule.score
+        middle = rules.cuts_of(rule, reference, 2)[0]
+        parameters = rule.parameters | {"middle": middle}
+        rule = LabelRule(lambda x: (unfolded(x) - middle).abs(), parameters)
     classes = draws.whole(3, 5) if way == "bands" else len(rule.cuts or (0,)) + 1
     return _table(draws, columns, rule, shaped, reference, classes)
 

@@ -73,7 +73,8 @@ class Rows:
             if on_host:
                 tensor[rows] = values[rows]
             else:
-                tensor.copy_(torch.where(hosts.view(-1, *[1] * (tensor.dim() - 1)), values, tensor))
+                chosen = hosts.view(-1, *[1] * (tensor.dim() - 1))
+                tensor.copy_(torch.where(chosen, values, tensor))
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class Arena:
         norms = [_norms(block_grads) for block_grads in grads]
         # A gradient of a larger norm is brought to it; NaN stays NaN, in its own row.
         scales = (self.optimizer.max_grad_norm / (torch.cat(norms) + CLIP_EPS)).clamp(max=1.0)
-        if not self._by_step or bool((scales < 1).any()) or not bool(scales.isfinite().all()):
+        if not self._by_step or (scales < 1).any() or not scales.isfinite().all():
             grads = [
                 [grad * scale.view(-1, *[1] * (grad.dim() - 1)) for grad in block_grads]
                 for block_grads, scale in zip(grads, scales.split(self._rows), strict=True)
@@ -229,7 +230,9 @@ def _ranges(
             RowRange(slice(None), trained_params, trained_moments, steps, moves, block.weight_decay)
         ]
     # A range ends where the step count changes: torch's fused kernel takes one count for all of a tensor.
-    changes = ((steps[1:] != steps[:-1]) | (moving[1:] != moving[:-1])).nonzero().flatten() + 1
+    other_steps = steps[1:] != steps[:-1]
+    other_moving = moving[1:] != moving[:-1]
+    changes = (other_steps | other_moving).nonzero().flatten() + 1
     return [
         RowRange(
             rows=slice(first, last),
@@ -250,8 +253,8 @@ def _trained(tensors: list[Tensor], block: Block) -> list[Tensor]:
 
 def _norms(grads: list[Tensor]) -> Tensor:
     """Compute the norm of each module over all its gradients, ``[G]``."""
-    parts = torch.stack([torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads], 1)
-    return torch.linalg.vector_norm(parts, dim=1)
+    norms = [torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads]
+    return torch.linalg.vector_norm(torch.stack(norms, 1), dim=1)
 
 
 # --- SGD with momentum and AdamW over many networks at once ----------------------------------------------------------

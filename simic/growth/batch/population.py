@@ -143,7 +143,8 @@ class Population:
         )
         rows = [template.draw(key(segment)) for segment, template in enumerate(self.templates.host)]
         self._stores = {}
-        self._store("host").start(torch.arange(len(self), device=self.device), torch.cat(rows, 1))
+        hosts = torch.arange(len(self), device=self.device)
+        self._store("host").start(hosts, torch.cat(rows, 1))
 
     def germinate(
         self, slots: Slots, rows: Tensor | Flags, data: Dataset, state: SlotState | None = None

@@ -406,12 +406,8 @@ class _Packer(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Tensor):
-            return _unpacked, (obj.detach().contiguous().numpy(),)
+            return torch.from_numpy, (obj.detach().contiguous().numpy(),)
         return NotImplemented
-
-
-def _unpacked(values: np.ndarray) -> Tensor:
-    return torch.from_numpy(values)
 
 
 def _packed(message: Any) -> bytes:

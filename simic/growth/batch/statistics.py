@@ -146,7 +146,8 @@ def score(logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Te
     if lacking is not None:
         lacking = lacking.view(len(lacking), *[1] * (logits.dim() - 2), -1)
         logits = logits.masked_fill(lacking, -torch.inf)
-    loss = F.cross_entropy(logits.flatten(0, -2), y.reshape(-1), reduction="none").view(y.shape)
+    flat_loss = F.cross_entropy(logits.flatten(0, -2), y.reshape(-1), reduction="none")
+    loss = flat_loss.view(y.shape)
     right = (logits.detach().argmax(-1) == y) & finite
     if y.dim() == 2:
         return loss, right

@@ -112,7 +112,8 @@ def blend_gradients(
     grad_gate = None
     if gate is not None:
         # d lerp(h, s, a g) by g is a (s - h), summed over the features that share a gate.
-        pull = (grad * (s - h)).flatten(gate.dim() - 1).sum(-1, keepdim=True)
+        pull = grad * (s - h)
+        pull = pull.flatten(gate.dim() - 1).sum(-1, keepdim=True)
         grad_gate = pull * _spread(alpha, gate)
         amplitude = amplitude * _spread(gate, h)
     # d lerp(h, s, a) is a by s and 1 - a by h.

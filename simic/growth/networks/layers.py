@@ -32,7 +32,8 @@ def per_sample(parameter: Tensor, x: Tensor) -> Tensor:
     # One network: the parameter broadcasts by itself.
     if parameter.numel() == 1:
         return parameter
-    return parameter.repeat_interleave(len(x) // len(parameter), 0).view(-1, *[1] * (x.dim() - 1))
+    of_rows = parameter.repeat_interleave(len(x) // len(parameter), 0)
+    return of_rows.view(-1, *[1] * (x.dim() - 1))
 
 
 class OpenReLU(Samplewise):
@@ -106,7 +107,8 @@ class CausalAttention(Samplewise):
             for part in self.qkv(x).chunk(3, -1)
         )
         # A position looks at itself and at those before it.
-        past = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
+        length = q.shape[-2]
+        past = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
         scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
         weights = scores.masked_fill(~past, -torch.inf).softmax(-1)
         return self.out((weights @ v).transpose(-3, -2).flatten(-2))

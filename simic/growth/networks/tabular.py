@@ -140,7 +140,8 @@ class FixedSeed(RowSeed):
 
     def added(self, x: Tensor, out: Tensor) -> Tensor:
         constants = {name: self.many(getattr(self, name)) for name in self._constants}
-        raw = self.raw(x.permute(2, 0, 1).contiguous(), constants).permute(1, 2, 0)
+        columns = x.permute(2, 0, 1).contiguous()
+        raw = self.raw(columns, constants).permute(1, 2, 0)
         # ((raw − mean) ⊙ scale) B = raw (scale ⊙ B) − (mean ⊙ scale) B: nothing of the size of raw is made again.
         scale = self.many(self.scale)[..., None]
         weight = scale * out
@@ -307,7 +308,9 @@ class Bins(FixedSeed, Samplewise):
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         # A value is in a bin if it is not below its lower edge, and below its upper one.
         above = [torch.ones_like(x)]
-        above += [(x >= edge.T[..., None]).to(x.dtype) for edge in fitted["edges"].unbind(1)]
+        for edge in fitted["edges"].unbind(1):
+            inside = x >= edge.T[..., None]
+            above.append(inside.to(x.dtype))
         above += [torch.zeros_like(x)]
         return torch.cat([lower - upper for lower, upper in pairwise(above)])
 
@@ -352,7 +355,8 @@ class Sorted(FixedSeed, Samplewise):
             first = turn % 2
             last = first + (len(x) - first) // 2 * 2
             pairs = x[first:last].unflatten(0, (-1, 2))
-            ordered = torch.stack((pairs.amin(1), pairs.amax(1)), 1).flatten(0, 1)
+            extremes = torch.stack((pairs.amin(1), pairs.amax(1)), 1)
+            ordered = extremes.flatten(0, 1)
             x = torch.cat((x[:first], ordered, x[last:]))
         return x
 
