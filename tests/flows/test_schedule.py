@@ -10,6 +10,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymen
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.server.services.scheduler import schedule_deployments
 
+
 @flow
 def nothing() -> None:
     """Do nothing."""
