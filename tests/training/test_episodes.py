@@ -104,6 +104,24 @@ def collected(transitions: list) -> Columns:
     return collector.columns()
 
 
+def test_the_columns_of_a_decision_are_the_hosts_own(prepared):
+    state = assemble(small_params(), prepared, torch.device("cpu"))
+    records = []
+    collect(state.task.env, state.ppo.policy, state.normalizers, 0, 1, 3, records.append)
+    columns = collected(records)
+    for number, step in enumerate(records):
+        decision = step.decision
+        assert len(decision.value.unique()) > 1
+        expected = {
+            "value": decision.value,
+            "log_prob": decision.joint,
+            "reward": step.reward,
+            "op": decision.actions[:, 0],
+        }
+        for name, values in expected.items():
+            assert np.array_equal(columns[name][number], values.numpy()), name
+
+
 def test_an_episode_is_fetched_once_for_each_kind_of_number(prepared, monkeypatch):
     state = assemble(small_params(), prepared, torch.device("cpu"))
     env = state.task.env

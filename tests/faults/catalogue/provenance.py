@@ -31,7 +31,7 @@ FAULTS: Faults = {
     ),
     "values-of-another-host": fault(
         "The telemetry notes each host's value estimate at its neighbour.",
-        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
+        "training/test_episodes.py::test_the_columns_of_a_decision_are_the_hosts_own",
         Patch(
             "training/episodes.py",
             '"value": step.decision.value',
