@@ -5,6 +5,7 @@ import pytest
 import torch
 from tiny import tiny_suite, tiny_train
 
+from simic.data.batches import read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.patient import Patient
 from simic.evaluation import endpoints, headroom, page
@@ -81,6 +82,13 @@ def test_the_common_schedule_is_the_best_on_training_tasks_and_costs_are_counted
     assert progress[1:] == [
         ("schedules, held-out tasks", 2 * TASKS * HOSTS * SCHEDULES, 2 * TASKS * HOSTS * SCHEDULES)
     ]
+
+
+def test_the_common_schedule_is_sought_on_training_tasks(bank, params, monkeypatch):
+    monkeypatch.setattr(headroom, "grids", lambda _params, _splits, _held_out, hosts, *_: hosts)
+    hosts = headroom.search_schedules(params, bank, [], torch.device("cpu"), print)
+    groups = read_meta(bank).of_group
+    assert set(hosts.tasks.tolist()) <= set(groups("train")) and set(groups("val"))
 
 
 def test_every_kind_has_the_mean_score_of_everyone(report):

@@ -1,7 +1,7 @@
 """Predict with the network in this folder: ``python predict.py DATA`` prints a class for each row or image.
 
-DATA is a table as in training (.csv, .tsv, .parquet, .feather; a column with the answers is not needed), an array
-(.npy, or x of an .npz), or an image file. Needs torch and pandas; images need pillow.
+DATA is a table as in training (.csv, .tsv, .parquet, .feather, .arrow; a column with the answers is not needed), an
+array (.npy, or x of an .npz), or an image file. Needs torch and pandas; images need pillow.
 """
 
 import gzip
@@ -14,10 +14,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
 import torch
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 SEPARATORS = (",", ";", "\t")
+ARROW = ("arrow", "ipc", "feather")
 
 
 def codes(frame: pd.DataFrame, columns: Sequence[Mapping[str, Any]]) -> np.ndarray:
@@ -79,10 +83,8 @@ def read_table(path: Path, strings: Sequence[str] = ()) -> pd.DataFrame:
     the first column for labels of rows where rows are longer than the header.
     """
     ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
-    if ending == "parquet":
-        return pd.read_parquet(path)
-    if ending == "feather":
-        return pd.read_feather(path)
+    if ending == "parquet" or ending in ARROW:
+        return read_arrow(path)
     sep = separator(path)
     frame = pd.read_csv(path, sep=sep, dtype=dict.fromkeys(strings, str), low_memory=False)
     # Read as values, a header that is shorter than the first row is refused.
@@ -90,6 +92,26 @@ def read_table(path: Path, strings: Sequence[str] = ()) -> pd.DataFrame:
     for name in names[names.duplicated()]:
         raise ValueError(f"column {name!r}: is there twice; rename one of them")
     return frame
+
+
+def read_arrow(path: Path) -> pd.DataFrame:
+    """Read a Parquet or Feather file, or an Arrow file or stream; ArrowInvalid, a ValueError, where it is damaged."""
+    if path.suffix.lower() == ".parquet":
+        table = pyarrow.parquet.read_table(path)
+    else:
+        # No memory map: a file that ends too early would end the process.
+        with pa.OSFile(str(path)) as source:
+            magic = source.read(6)
+            source.seek(0)
+            if magic[:4] == b"FEA1":
+                table = pyarrow.feather.read_table(source)
+            elif magic == b"ARROW1":
+                table = pa.ipc.open_file(source).read_all()
+            else:
+                table = pa.ipc.open_stream(source).read_all()
+    # Offsets that lead outside of a buffer would end the process too.
+    table.validate(full=True)
+    return table.to_pandas()
 
 
 def _samples(path: Path, inputs: Mapping[str, Any]) -> np.ndarray:

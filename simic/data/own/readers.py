@@ -29,8 +29,7 @@ SPLIT_NAMES = {
     "testing": 2,
 }
 NPZ_NAMES = ("x", "y", *(f"{axis}_{name}" for axis in "xy" for name in SPLIT_NAMES))
-ARROW = (".arrow", ".ipc")
-TABLES = (".csv", ".tsv", ".parquet", ".feather", *ARROW)
+TABLES = (".csv", ".tsv", ".parquet", ".feather", ".arrow", ".ipc")
 KINDS = "a .csv, .tsv, .parquet, .feather, .arrow, .npz or .npy file, or a folder of images for each class"
 # How often a table's file is held in memory at least.
 COPIES = 3
@@ -71,8 +70,7 @@ def read(path: Path, target: str | None = None) -> UserData:
         ending = Path(path.name.lower().removesuffix(".gz")).suffix
         # The ending of the name says how the file is read.
         if ending in TABLES:
-            frame = _arrow(path) if ending in ARROW else predict.read_table(path)
-            return _of_frame(path.name, frame, target, durable.sha256(path))
+            return _of_frame(path.name, predict.read_table(path), target, durable.sha256(path))
         if ending in (".npz", ".npy"):
             return (_read_npz if ending == ".npz" else _read_npy)(path, target)
     except (SimicError, MemoryError):
@@ -134,15 +132,6 @@ def _of_frame(
     return UserData(name, x.reset_index(drop=True), y.reset_index(drop=True), part, sha256)
 
 
-def _arrow(path: Path) -> pd.DataFrame:
-    """Read an Arrow file or stream: both end in .arrow."""
-    with pa.memory_map(str(path)) as source:
-        magic = source.read(6)
-        source.seek(0)
-        reader = pa.ipc.open_file(source) if magic == b"ARROW1" else pa.ipc.open_stream(source)
-        return reader.read_all().to_pandas()
-
-
 def _read_folder(path: Path, target: str | None) -> UserData:
     """Read a data set that Hugging Face's library saved, or images."""
     if (path / "dataset_dict.json").exists():
@@ -161,7 +150,7 @@ def _read_folder(path: Path, target: str | None) -> UserData:
         features |= json.loads((folder / "dataset_info.json").read_text()).get("features") or {}
         state = json.loads((folder / "state.json").read_text())
         files = [folder / file["filename"] for file in state["_data_files"]]
-        frames.append(pd.concat([_arrow(file) for file in files], ignore_index=True))
+        frames.append(pd.concat([predict.read_arrow(file) for file in files], ignore_index=True))
         parts += [SPLIT_NAMES.get(folder.name, 0)] * len(frames[-1])
     # Classes are shown by name, not by number.
     frame = pd.concat(frames, ignore_index=True)

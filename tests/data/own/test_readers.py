@@ -191,3 +191,18 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
         of_python(X)
     with pytest.raises(SimicError, match="150 samples and 3 labels: must be as many"):
         of_python(IRIS.data, [0, 1, 2])
+
+
+def test_offsets_that_lead_outside_are_refused_and_end_no_process(tmp_path: Path) -> None:
+    rows = 40
+    table = pa.table({"a": np.arange(rows), "label": list("x" * rows)})
+    path = tmp_path / "damaged.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    offsets = np.arange(rows + 1, dtype=np.int32)
+    damaged = offsets.copy()
+    damaged[5] = 2_000_000_000
+    assert path.read_bytes().count(offsets.tobytes()) == 1
+    path.write_bytes(path.read_bytes().replace(offsets.tobytes(), damaged.tobytes()))
+    with pytest.raises(SimicError, match=r"damaged.arrow: cannot be read: .*offset"):
+        read(path)

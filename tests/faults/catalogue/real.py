@@ -176,7 +176,7 @@ FAULTS: Faults = {
     ),
     "second-process-reads-backwards": fault(
         "Hosts of the second process are given their minibatches in the reverse order.",
-        "growth/batch/test_shards.py",
+        "growth/batch/test_shards.py::test_a_group_is_a_population_of_its_own",
         Patch(
             SHARDS,
             "_sent(data), order, ",

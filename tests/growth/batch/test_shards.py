@@ -25,7 +25,7 @@ from ..worlds import DATA, make_data, make_table
 pytestmark = pytest.mark.usefixtures("real_starts")
 HOSTS = 8
 TRAIN = Train(
-    host=Host(preset="baseline"), envs=HOSTS, episode_steps=6, batches_per_epoch=1, batch_size=16,
+    host=Host(preset="baseline"), envs=HOSTS, episode_steps=6, batches_per_epoch=2, batch_size=16,
     ppo=PPOParams(minibatches=1), lifecycle=Lifecycle(training_dwell=1, blending_dwell=1),
 )  # fmt: skip
 CHANGES = {
