@@ -176,6 +176,12 @@ class Host(Tree):
     ) = None
     kernel_size: Odd | None = None
 
+    @model_validator(mode="after")
+    def _as_many_widths_as_the_family_has(self) -> Self:
+        if self.family == "tables" and self.widths is not None and len(self.widths) != 2:
+            raise ValueError(f"widths {list(self.widths)}: family tables has two, or null")
+        return self
+
 
 class HostOptimizer(Tree):
     """The optimizer of hosts and seeds."""

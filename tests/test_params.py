@@ -136,6 +136,10 @@ def test_an_unknown_key_is_refused_in_every_section() -> None:
             "train.host.family=vit",
             ["train.host.family = 'vit': must be one of", "cnn", "mlp", "transformer"],
         ),
+        (
+            "train.host.widths=[16, 16, 16]",
+            ["train.host: widths [16, 16, 16]: family tables has two, or null"],
+        ),
         ("prepare.split.train=0.9", ["prepare.split: ", "sum to 1"]),
         ("prepare.task=npz", ["prepare: source is", "required"]),
         ("prepare.source=mine.npz", ["prepare: source is", "null otherwise"]),

@@ -49,7 +49,8 @@ def from_file(path: Path, overrides: list[str] | None = None) -> list[str]:
     """
     # Before the file is read: its params may use names that the extension registers.
     own, given = Path(params.EXTENSIONS_FOLDER), path.parent / params.EXTENSIONS_FOLDER
-    for name in read_tree(path, overrides).get("extensions") or ():
+    names = read_tree(path, overrides).get("extensions")
+    for name in names if isinstance(names, list) else ():
         file = f"{name}.py"
         if str(name).isidentifier() and (given / file).is_file() and not (own / file).exists():
             own.mkdir(exist_ok=True)

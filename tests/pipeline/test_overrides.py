@@ -7,6 +7,7 @@ import yaml
 
 from flows.overrides import Overrides
 from simic import params
+from simic.errors import SimicError
 from simic.pipeline import overrides
 from tests.helpers import ROOT
 
@@ -46,6 +47,14 @@ def test_a_params_file_gives_every_value_and_defaults_for_what_it_leaves_out(
     )
     assert tree.rng_seed == params.Params().rng_seed  # not the 9 that stood there
     assert "# How to run, not what" in path.read_text()  # comments stay
+
+
+@pytest.mark.parametrize("value", ["5", "scale", "{a: 1}"])
+def test_extensions_of_a_file_that_are_no_list_are_refused(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "other.yaml"
+    file.write_text(f"extensions: {value}\n")
+    with pytest.raises(SimicError, match=r"other.yaml: extensions = .*: must be a valid tuple"):
+        overrides.from_file(file)
 
 
 def test_key_missing_in_the_file_is_added(path: Path) -> None:
