@@ -302,6 +302,9 @@ def _dvc(root: Path, *arguments: str) -> str:
             f"{root}: not a DVC project (no .dvc folder); clone simic again, or run dvc init there"
         )
     reason = _reason(done.stderr) or f"exit code {done.returncode}"
+    # DVC keeps its hashes in SQLite, which says no more of a full disk.
+    if "disk I/O error" in reason:
+        reason += " (No space left on device?)"
     raise SimicError(f"dvc {' '.join(arguments)} failed in {root}: {reason}")
 
 

@@ -48,5 +48,5 @@ class Workspace:
 
 
 def sqlite_uri(file: Path) -> str:
-    """Write the URI of a database; a % or ? in its path would be read as an escape or the end of it."""
-    return f"sqlite:///{quote(str(file), safe='/')}"
+    """Write the URI of a database, whose path SQLite unquotes: a % or ? in it would be an escape or the end of it."""
+    return f"sqlite:///file:{quote(str(file), safe='/')}?uri=true"

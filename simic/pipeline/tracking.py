@@ -21,7 +21,6 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -223,9 +222,11 @@ def _refuse_locked(uri: str) -> None:
     """
     if not uri.startswith("sqlite:///"):
         return
-    file = Path(unquote(uri.removeprefix("sqlite:///")))
+    file = uri.removeprefix("sqlite:///")
     try:
-        with closing(sqlite3.connect(file, timeout=LOCK_SECONDS, isolation_level=None)) as database:
+        with closing(
+            sqlite3.connect(file, timeout=LOCK_SECONDS, isolation_level=None, uri=True)
+        ) as database:
             database.execute("BEGIN IMMEDIATE")
             database.execute("ROLLBACK")
     except sqlite3.Error as error:

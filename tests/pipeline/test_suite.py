@@ -22,8 +22,8 @@ def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trai
 ) -> None:
     run = RunRecord.from_published(tree(), suite_run.telemetry)
     episodes = [run.episodes.column("env_id").size, run.validations.column("env_id").size]
-    assert episodes == [12, 4]
-    assert result.read(suite_run.evaluation).controller_trainings == 16
+    assert episodes == [12, 12]
+    assert result.read(suite_run.evaluation).controller_trainings == 24
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,8 @@ def test_headroom_shows_the_page_of_the_workspace(
 def test_the_evaluation_stands_beside_what_headroom_measured(suite_run: Workspace) -> None:
     evaluation = result.read(suite_run.evaluation)
     headroom = result.read_headroom(suite_run.headroom)
-    measured = {"static", "best common schedule", "oracle per task"}
+    measured = {"static", "patient", "best common schedule", "oracle per task"}
+    measured |= {"linear classifier", "static tables, [64, 64]", "everything at once"}
     trained = {f"static_final, equal {unit}" for unit in ("epochs", "FLOPs")}
     trained |= {"learned", "learned_sampled", "blind"}
     assert list(evaluation.standings) == ["held_out", "held_out_kinds"]

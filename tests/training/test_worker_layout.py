@@ -89,7 +89,7 @@ def test_any_number_of_processes_goes_on_bit_for_bit(prepared, tmp_path) -> None
 
 def slow_work(folder: Path, number: int) -> None:
     (folder / f"begun-{number}").touch()
-    time.sleep(5)
+    time.sleep(60)
     (folder / f"ended-{number}").touch()
 
 
@@ -99,6 +99,7 @@ def test_an_interrupt_ends_the_processes_in_the_midst_of_their_work(tmp_path: Pa
             len(list(tmp_path.glob("begun-*"))) < 2
         ):  # until then Python may drop it, in a callback of the start
             time.sleep(0.05)
+        time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
