@@ -21,6 +21,7 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -230,7 +231,8 @@ def _refuse_locked(uri: str) -> None:
             database.execute("BEGIN IMMEDIATE")
             database.execute("ROLLBACK")
     except sqlite3.Error as error:
-        raise OSError(f"{file}: {error}") from None
+        path = unquote(file.removeprefix("file:").partition("?")[0])
+        raise OSError(f"{path}: {error}") from None
 
 
 def warn(error: Exception) -> None:
