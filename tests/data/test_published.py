@@ -247,7 +247,11 @@ FILES = {
 def archive(files: dict[str, bytes | None]) -> bytes:
     """Pack files; one without content becomes a link to itself."""
     target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w:gz") as packed:
+    # Without a time, so that equal files give equal archives.
+    with (
+        gzip.GzipFile(fileobj=target, mode="wb", mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as packed,
+    ):
         for name, content in files.items():
             member = tarfile.TarInfo(f"{FOLDER}/{name}")
             member.size = len(content or b"")

@@ -4,9 +4,8 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
+import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from simic.training.checkpoint import read
 from simic.training.machine import configure
 from simic.training.session import open_session
 from simic.training.trainer import train
+from tests.helpers import ROOT
 
 pytestmark = pytest.mark.usefixtures("real_starts")
 CPU = torch.device("cpu")
@@ -87,25 +87,39 @@ def test_any_number_of_processes_goes_on_bit_for_bit(prepared, tmp_path) -> None
     assert findings_of(tmp_path) == []
 
 
-def slow_work(folder: Path, number: int) -> None:
+INTERRUPTED = """
+import sys, time
+from functools import partial
+from pathlib import Path
+import torch
+from simic.params import Runtime
+from simic.training.worker_layout import spread
+
+def slow_work(folder, number):
     (folder / f"begun-{number}").touch()
     time.sleep(60)
     (folder / f"ended-{number}").touch()
 
+if __name__ == "__main__":
+    runtime = Runtime(processes=2, threads=1)
+    spread(partial(slow_work, Path(sys.argv[1])), 2, runtime, torch.device("cpu"))
+"""
+
 
 def test_an_interrupt_ends_the_processes_in_the_midst_of_their_work(tmp_path: Path) -> None:
-    def interrupt() -> None:
-        while (
-            len(list(tmp_path.glob("begun-*"))) < 2
-        ):  # until then Python may drop it, in a callback of the start
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED)
+    command = [sys.executable, str(script), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        while len(list(tmp_path.glob("begun-*"))) < 2:
+            assert process.poll() is None
             time.sleep(0.05)
+        # Until the second has begun Python may drop it, in a callback of the start.
         time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt, daemon=True).start()
-    runtime = Runtime(processes=2, threads=1)
-    with pytest.raises(KeyboardInterrupt):
-        worker_layout.spread(partial(slow_work, tmp_path), 2, runtime, torch.device("cpu"))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=40)
+    assert process.returncode != 0 and "KeyboardInterrupt" in errors
     assert not list(tmp_path.glob("ended-*"))
 
 
