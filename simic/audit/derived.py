@@ -47,7 +47,7 @@ def derived_evaluation(run: RunRecord) -> Evaluation:
     trained = {name: values for name, values in seeds.items() if name not in headroom.policies}
     accuracies = {name: values.test_accuracy_pct for name, values in seeds.items()}
     # Other lengths were measured in other episodes: each is placed by the headroom of its own length. One that headroom
-    # lacks is left out, which is a difference (X7).
+    # lacks is left out, which is a difference (X8).
     lengths = {
         name: result.model_copy(
             update={

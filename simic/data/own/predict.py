@@ -1,7 +1,7 @@
 """Predict with the network in this folder: ``python predict.py DATA`` prints a class for each row or image.
 
 DATA is a table as in training (.csv, .tsv, .parquet, .feather, .arrow; a column with the answers is not needed), an
-array (.npy, or x of an .npz), or an image file. Needs torch and pandas; images need pillow.
+array (.npy, or x of an .npz), or an image file. Needs torch and pandas; images need pillow, Arrow and Parquet pyarrow.
 """
 
 import gzip
@@ -14,9 +14,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.feather
-import pyarrow.parquet
 import torch
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -96,6 +93,11 @@ def read_table(path: Path, strings: Sequence[str] = ()) -> pd.DataFrame:
 
 def read_arrow(path: Path) -> pd.DataFrame:
     """Read a Parquet or Feather file, or an Arrow file or stream; ArrowInvalid, a ValueError, where it is damaged."""
+    # Only these files need it.
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.feather  # noqa: PLC0415
+    import pyarrow.parquet  # noqa: PLC0415
+
     if path.suffix.lower() == ".parquet":
         table = pyarrow.parquet.read_table(path)
     else:
