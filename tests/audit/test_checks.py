@@ -11,7 +11,7 @@ from simic.audit.findings import Status
 from simic.audit.record import Table
 from simic.growth.life.vocabulary import Op
 
-from .defects import DEFECTS, gaining, put, scored, two, update
+from .defects import DEFECTS, ELSEWHERE, gaining, put, said, scored, two, update
 from .synthetic import result
 
 # What is recomputed needs a run that was really trained: test_end_to_end.py.
@@ -35,6 +35,11 @@ def test_planted_defect_is_found_at_its_severity(name, index, plant):
     severity, damage = DEFECTS[name][index]
     outcome = result(damage(plant).run, name)
     assert (outcome.status, outcome.severity) == (Status.FINDING, severity), outcome.measured
+
+
+def test_a_length_that_headroom_lacks_is_a_finding_and_ends_no_audit(plant):
+    damage = said(lambda tree: tree["others"].update({"9 epochs": ELSEWHERE}))
+    assert "X8" in audit.examine(damage(plant).run, "run").unsound
 
 
 NEEDS = [(check.id, need) for check in ON_TABLES for need in check.needs if need != "params"]
