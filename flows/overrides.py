@@ -36,4 +36,4 @@ def _field(field: FieldInfo) -> tuple[Any, None]:
 
 
 class Overrides(optional(params.Params)):
-    """Change params.yaml for this run, by section; what is not given stays as it is there."""
+    """Change values of params.yaml for this run alone, by section; others are as they are there at its start."""

@@ -12,12 +12,12 @@ from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 
-from flows import artifacts, interruptible, recovery
+from flows import artifacts, identity, interruptible, recovery
 from flows.overrides import Overrides
 from simic import params
-from simic.errors import printable
+from simic.errors import SimicError, printable
 from simic.pipeline import dvc_record, engine, run_summary, stages
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
@@ -55,7 +55,7 @@ def simic(overrides: Overrides | None = None) -> State:
     """Prepare, headroom, train, evaluate, audit; the run ends in a state that says the verdict.
 
     Args:
-        overrides: Are written into params.yaml; None means as it stands.
+        overrides: Of params.yaml, for this run alone; None means as it stands.
     """
     workspace = Workspace(Path.cwd())
     run_id = UUID(flow_run.get_id())
@@ -63,27 +63,30 @@ def simic(overrides: Overrides | None = None) -> State:
         # A run that is repeated after a crash has task runs that nobody will end.
         recovery.close_dead_tasks(run_id)
         first, *later = stages.STAGES
-        changes = writer.from_model(overrides) if overrides else []
-        tree = params.load(workspace.params, changes)
-        # Only the first stage is inside: what it refuses costs nothing and is taken back.
-        with engine.overridden(workspace, changes, _say):
-            run_stage.with_options(name=first)(first, tree)
-
-        # Said twice: before training, which may fail, and at the end, where it is seen.
-        undo = [engine.held(workspace)] if overrides else []
-        for line in undo:
-            _say(line)
+        if overrides:
+            for change in writer.changes(workspace.params, writer.from_model(overrides)):
+                _say(f"for this run: {change}")
+        tree = identity.keep_params(overrides, workspace)
+        run_stage.with_options(name=first)(first, tree)
+        # What is trained hangs on the data that are prepared by now.
+        name = identity.keep_training(tree, workspace)
         for stage in later:
             run_stage.with_options(name=stage)(stage, tree)
 
         summary = run_summary.of(workspace)
+        if summary.run != name:
+            raise SimicError(
+                f"the results in {workspace.root} are of run {summary.run}, and not of {name}"
+            )
         artifacts.publish_verdict(summary, workspace)
         # Results that could not be pushed are no failure of the run: its verdict stands, and they are here.
         remote = dvc_record.default_remote(workspace.root)
         pushed = remote is None or push(remote, return_state=True).is_completed()
     if not pushed:
         get_run_logger().error("the results are not in %s; to send them: dvc push", remote)
-    for line in (*summary.lines, *undo):
+    for line in summary.lines:
         _say(line)
-    name = summary.headline.capitalize() + ("" if pushed else ", not pushed")
-    return Completed(name=name, message=f"{summary.verdict.what} Run {summary.run}.")
+    state = summary.headline.capitalize() + ("" if pushed else ", not pushed")
+    # Prefect shows a completed run in green, whatever its state is called.
+    end = Completed if summary.passed else Failed
+    return end(name=state, message=f"{summary.verdict.what} Run {summary.run}.")

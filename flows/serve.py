@@ -28,7 +28,7 @@ async def register(runner: Runner) -> None:
     """Create or update the deployment on the server."""
     deployment = await simic.ato_deployment(
         name="train",
-        description="prepare, train, evaluate, audit; overrides change params.yaml",
+        description="prepare, train, evaluate, audit; overrides are for the run alone",
         tags=["simic"],
         entrypoint_type=EntrypointType.MODULE_PATH,
         schedules=await _schedules(f"{simic.name}/train"),
@@ -63,7 +63,7 @@ async def _serve() -> None:
         await asyncio.sleep(0.05)
     # Prefect's own handler exits in the middle of its event loop and kills the run without a word.
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     print("ready for runs of simic/train", flush=True)
     stopping = asyncio.create_task(stop.wait())
@@ -85,7 +85,7 @@ async def _let_runs_save() -> None:
 
 
 def main() -> None:
-    """Wait for the server, settle runs left unfinished, then serve until SIGTERM or SIGINT."""
+    """Wait for the server, settle runs left unfinished, then serve until SIGTERM, SIGINT or SIGHUP."""
     root = Path.cwd()
     # Two runners would both start what is due, and settle what the other is about to start.
     with durable.locked(root / ".prefect" / "serve.lock", "serves simic/train"):

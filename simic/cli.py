@@ -48,7 +48,7 @@ Overrides = Annotated[
         "--set",
         metavar="KEY=VALUE",
         callback=_refuse_repeated,
-        help="Set a value in params.yaml before the run, as dvc exp run -S does.",
+        help="Change a value of params.yaml, which gets it when all is done, as by dvc exp run -S.",
     ),
 ]
 ParamsFile = Annotated[
@@ -56,7 +56,7 @@ ParamsFile = Annotated[
     typer.Option(
         "--params",
         metavar="FILE",
-        help="Set all of params.yaml from this file before the run; keys left out get their defaults. See examples/.",
+        help="Take all params from this file, or their defaults; params.yaml gets them when all is done (examples/).",
     ),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Discard unfinished training and start over.")]
@@ -407,33 +407,25 @@ def _tell_result() -> None:
 
 
 def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = False) -> "Params":
-    """Run the chain up to a stage with the overrides written into params.yaml; return the params that it ran with."""
+    """Run the chain up to a stage with the overrides; return the params that it ran with."""
     from simic import params
     from simic.pipeline.overrides import from_file
 
     workspace = _workspace()
     # Bad values are refused in a millisecond, before anything heavy is imported.
     overrides = from_file(file, set_) if file else set_ or []
-    tree = params.load(
-        workspace.params, overrides
-    )  # refused in a millisecond, before anything heavy is imported
-    before = workspace.params.read_bytes()
+    params.load(workspace.params, overrides)
 
-    def body() -> None:
+    def body() -> "Params":
         from simic.pipeline import engine
 
         with engine.workspace_lock(workspace):
+            # Again: a run that has ended meanwhile may have changed params.yaml.
+            tree = params.load(workspace.params, overrides)
             engine.run_chain(tree, workspace, last, engine.Execution(fresh=fresh), _say, overrides)
+        return tree
 
-    # However the run ends, it says that params.yaml has changed.
-    try:
-        _interruptible(body, "this run")
-    finally:
-        if overrides and workspace.params.read_bytes() != before:
-            from simic.pipeline import engine
-
-            _say(engine.held(workspace))
-    return tree
+    return _interruptible(body, "this run")
 
 
 def _interruptible(body: Callable[[], T], doing: str) -> T:

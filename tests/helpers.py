@@ -180,17 +180,20 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 def dvc_in_process(patch: pytest.MonkeyPatch) -> None:
     """Let simic ask DVC in this process: every other one imports it anew."""
+    from dvc.dependency import param
     from dvc.repo import Repo
 
-    as_a_process = dvc_record._dvc
+    as_a_process, load = dvc_record._dvc, param.load_path
 
-    def dvc(root: Path, *arguments: str) -> str:
+    def dvc(root: Path, *arguments: str, params: Path | None = None) -> str:
         if arguments[0] not in ("status", "commit"):
             return as_a_process(root, *arguments)
         with chdir(root), Repo(root) as repo:  # which looks for stages in the current folder
             if arguments[0] == "status":
                 return json.dumps(repo.status(arguments[2:]))
-            repo.commit(arguments[-1], force=True, relink=False)
+            with pytest.MonkeyPatch.context() as loading:
+                loading.setattr(param, "load_path", lambda _, fs, **options: load(str(params), fs))
+                repo.commit(arguments[-1], force=True, relink=False)
         return ""
 
     patch.setattr(dvc_record, "_dvc", dvc)

@@ -9,9 +9,8 @@ import pytest
 
 from simic import cli
 from simic.audit.findings import Summary
-from simic.errors import AuditFailed, SimicError
+from simic.errors import AuditFailed
 from simic.pipeline import engine, run_summary
-from simic.pipeline.paths import Workspace
 from simic.training.trainer import StoppedByFinding
 from tests.conftest import Simic
 
@@ -24,28 +23,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
-    simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(
-        tree: Any,
-        workspace: Workspace,
-        last: str,
-        execution: engine.Execution,
-        say: Any,
-        overrides: list[str],
-    ) -> None:
-        with engine.overridden(workspace, overrides, say):
-            pass
-        raise SimicError("no room")
-
-    monkeypatch.setattr(engine, "run_chain", failing)
-    simic.refuses("run", "-S", "train.envs=24")
-    assert simic.out.endswith(f"{engine.held(Workspace(folder))}\n")
-    simic.refuses("run", "-S", "train.envs=24")
-    assert simic.out == ""  # it held them before
 
 
 def test_unknown_stage_and_unknown_command_are_refused(simic: Simic) -> None:
@@ -138,6 +115,7 @@ def test_what_the_audit_fails_on_is_told_before_it_is_refused(
         "x",
         "read it",
         True,
+        False,
     )
     monkeypatch.setattr(run_summary, "of", lambda _: summary)
     for command in ("run", "audit"):

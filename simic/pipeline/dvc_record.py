@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -20,7 +20,7 @@ from ruamel.yaml.error import YAMLError
 
 from simic import durable, seals
 from simic.errors import SimicError
-from simic.params import read_tree, value_at
+from simic.params import value_at
 from simic.pipeline.paths import Workspace
 
 _BUSY_PHRASES = ("is busy, it is being blocked by", "Unable to acquire lock")
@@ -29,6 +29,10 @@ _NO_REPOSITORY = "you are not inside of a DVC repository"
 CODE = ("simic", "flows", "extensions", "pyproject.toml", "constraints.txt")
 PATIENCE_SECONDS = 60.0  # with another DVC process, such as one that a killed run left behind
 BEFORE = "dvc.lock-before-"  # and the stage: a copy of dvc.lock while DVC records that stage
+RAN_WITH = "recorded-params.yaml"
+WITH_PARAMS = Path(__file__).with_name(
+    "dvc_params.py"
+)  # a program of its own: to import DVC takes seconds
 
 
 class Busy(SimicError):
@@ -56,15 +60,19 @@ def is_recorded(root: Path, file: str) -> bool:
     return path.exists() and _md5(path.read_bytes()) in hashes
 
 
-def sees_no_change(root: Path, stage: str) -> bool:
+def sees_no_change(root: Path, stage: str, tree: Mapping[str, Any]) -> bool:
     """Tell whether dvc.lock has a stage's code and params as they are now; without DVC.
+
+    Args:
+        root: Of the project.
+        stage: Its name.
+        tree: The params as params.yaml would have them.
 
     DVC watches more than what decides a result: each file of extensions/, and how a value is written in params.yaml.
     What other stages made is left out: the seals compare that.
     """
     # Params by value: a comment or another order of keys in params.yaml is no change.
     entry = _recorded(root).get(stage) or {}
-    tree = read_tree(root / "params.yaml")
     values = (entry.get("params") or {}).get("params.yaml") or {}
     if any(value_at(tree, key) != value for key, value in values.items()):
         return False
@@ -94,9 +102,17 @@ def _md5(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def commit(root: Path, stage: str) -> None:
-    """Record the stage's outputs as they are now; wait for another DVC process to finish before giving up."""
+def commit(root: Path, stage: str, tree: Mapping[str, Any]) -> None:
+    """Record the stage's outputs as they are now; wait for another DVC process to finish before giving up.
+
+    Args:
+        root: Of the project.
+        stage: Its name.
+        tree: The params to record, as params.yaml would have them; that file may say others.
+    """
     configure(root)
+    ran_with = Workspace(root).state / RAN_WITH
+    durable.replace_file(ran_with, json.dumps(tree).encode())
     restore(root)
     # DVC truncates dvc.lock before it writes: killed in between it would lose all other stages.
     copy = Workspace(root).state / f"{BEFORE}{stage}"
@@ -105,7 +121,7 @@ def commit(root: Path, stage: str) -> None:
     durable.replace_file(copy, lock.read_bytes() if lock.exists() else b"")
     try:
         # Not -q: that would silence the reason of a failure. Relinking takes outputs away for a moment.
-        _patiently(root, "commit", "--no-relink", "-f", stage)
+        _patiently(root, "commit", "--no-relink", "-f", stage, params=ran_with)
     except Busy as busy:
         copy.unlink()
         # Not lost: the outputs are in place, only their record is missing.
@@ -118,6 +134,8 @@ def commit(root: Path, stage: str) -> None:
         ):  # no room for it: then the copy stays, and is put back by the next command
             restore(root)
         raise
+    finally:
+        ran_with.unlink()
     copy.unlink()
 
 
@@ -190,12 +208,12 @@ def _stages(lock: Path) -> dict[str, dict[str, Any]]:
     return stages
 
 
-def _patiently(root: Path, *arguments: str) -> str:
+def _patiently(root: Path, *arguments: str, params: Path | None = None) -> str:
     # A killed run may leave a DVC process behind, which usually ends by itself within this time.
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return _dvc(root, *arguments)
+            return _dvc(root, *arguments, params=params)
         except Busy:
             if time.monotonic() > deadline:
                 raise
@@ -272,10 +290,17 @@ def in_git(root: Path) -> bool:
     return any((folder / ".git").exists() for folder in (root.resolve(), *root.resolve().parents))
 
 
-def _dvc(root: Path, *arguments: str) -> str:
-    """Run a DVC command in ``root`` for its standard output; SimicError with its last error line when it fails."""
+def _dvc(root: Path, *arguments: str, params: Path | None = None) -> str:
+    """Run a DVC command in ``root`` for its standard output; SimicError with its last error line when it fails.
+
+    Args:
+        root: Of the project.
+        arguments: Of the command.
+        params: A file that stands in for params.yaml.
+    """
     # -P: the project's folders (data, flows, ...) must not shadow anything DVC imports
-    command = [sys.executable, "-P", "-m", "dvc", *arguments]
+    program = ["-m", "dvc"] if params is None else [str(WITH_PARAMS), str(params.resolve())]
+    command = [sys.executable, "-P", *program, *arguments]
     # In a session of its own: Ctrl-C is for this process, which may have it finish a record.
     done = subprocess.run(
         command,

@@ -3,11 +3,13 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from simic import durable, params, seals
 from simic.data.batches import data_hash
@@ -50,7 +52,7 @@ def run_chain(
 
     Args:
         tree: The params, overrides included.
-        workspace: In which params.yaml is given the overrides.
+        workspace: In which params.yaml is given the overrides once all is done: then it says what dvc.lock says.
         last: The name of the last stage.
         execution: How training runs.
         say: Called with lines for the user.
@@ -64,10 +66,20 @@ def run_chain(
     first, *rest = order[: order.index(last) + 1]
     if last == "train":
         rest = ["train"]  # it needs no headroom, and shows one that is there
-    # Refusals come from the first stage, which reads the data; later ones cost hours and keep the overrides.
-    with overridden(workspace, overrides, say):
-        ran = [first] if refresh(first, tree, workspace, execution, say) else []
-    return ran + [name for name in rest if refresh(name, tree, workspace, execution, say)]
+    # Worked out now, since it may be refused; written when all is done: nothing that ends a run leaves it changed.
+    before = workspace.params.read_bytes()
+    after = writer.edited(workspace.params, list(overrides))
+    for change in writer.changes(workspace.params, list(overrides)):
+        say(f"for this run: {change}")
+    ran = [name for name in (first, *rest) if refresh(name, tree, workspace, execution, say)]
+    if after != before and workspace.params.read_bytes() == before:
+        durable.replace_file(workspace.params, after)
+        say(f"params.yaml now holds these values; to undo that{_undo(workspace)}")
+    elif after != before:
+        say(
+            "params.yaml was edited meanwhile, and stays so; the values listed above were this run's"
+        )
+    return ran
 
 
 def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution, say: Say) -> bool:
@@ -92,8 +104,9 @@ def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution,
         if name == "audit":
             log_run(tree, workspace)  # MLflow may have been away before
         # DVC watches more than a result depends on; recorded anew, dvc status is clean.
-        if not dvc_record.sees_no_change(workspace.root, name):
-            dvc_record.commit(workspace.root, name)
+        recorded = _recorded(tree, workspace)
+        if not dvc_record.sees_no_change(workspace.root, name, recorded):
+            dvc_record.commit(workspace.root, name, recorded)
         say(f"{name}: up to date")
         return False
     say(f"{name}: running")
@@ -103,7 +116,7 @@ def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution,
     # A stage that is done is recorded before a signal ends the run.
     interrupted = stop if name == "train" else threading.Event()
     with stop_on_signals(interrupted):
-        dvc_record.commit(workspace.root, name)
+        dvc_record.commit(workspace.root, name, _recorded(tree, workspace))
     if interrupted.is_set():
         raise Interrupted(
             f"stopped after {name}, which is done and recorded; the same command goes on"
@@ -112,6 +125,15 @@ def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution,
         log_run(tree, workspace)
     say(f"{name}: done in {time.monotonic() - started:.1f} s")
     return True
+
+
+def _recorded(tree: Params, workspace: Workspace) -> dict[str, JsonValue]:
+    """Give params as DVC records them: as params.yaml has them where it says the same, since it may leave some out."""
+    # Whatever has become of that file meanwhile does not concern this run.
+    with suppress(SimicError):
+        if params.load(workspace.params) == tree:
+            return params.read_tree(workspace.params)
+    return tree.model_dump(mode="json")
 
 
 def up_to_date(name: str, tree: Params, workspace: Workspace) -> bool:
@@ -137,32 +159,13 @@ def perform(name: str, tree: Params, workspace: Workspace, execution: Execution,
         say: Called with lines for the user.
 
     Raises:
-        SimicError: The stage refuses, or its params in params.yaml are not those that it ran with.
+        SimicError: The stage refuses.
     """
-    # The params were loaded before the earlier stages ran, perhaps hours ago.
-    _refuse_edited(name, tree, workspace, f"changed before {name} ran; run the same command again")
     with stop_at_once(name):
         if name == "train":
             _train(tree, workspace, execution, say)
         else:
             stages.STAGES[name](tree, workspace)
-    remedy = f"restore the old values and run dvc commit -f {name}, or run again"
-    _refuse_edited(
-        name, tree, workspace, f"changed while {name} ran, which is not recorded; {remedy}"
-    )
-
-
-def _refuse_edited(name: str, tree: Params, workspace: Workspace, message: str) -> None:
-    """Raise SimicError where params.yaml was edited since the run began.
-
-    DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
-    """
-    # Only params that this stage reads: others may be edited for the next run while this one goes on.
-    before = seals.params_of(name, tree)
-    after = seals.params_of(name, params.load(workspace.params))
-    edited = ", ".join(key for key in before if before[key] != after[key])
-    if edited:
-        raise SimicError(f"{workspace.params}: {edited} {message}")
 
 
 def _train(tree: Params, workspace: Workspace, execution: Execution, say: Say) -> None:
@@ -196,57 +199,36 @@ def run_alone(name: str, tree: Params, workspace: Workspace, say: Say) -> None:
         tree: The params, as params.yaml has them.
         workspace: In which DVC runs the stage.
         say: Called with lines for the user.
+
+    Raises:
+        SimicError: The stage refuses, or its params were edited meanwhile.
     """
     # DVC itself asked for the stage: it found a change, or was forced.
     recorded = up_to_date(name, tree, workspace)
-    if recorded and not dvc_record.sees_no_change(workspace.root, name):
+    if recorded and not dvc_record.sees_no_change(workspace.root, name, _recorded(tree, workspace)):
         say(f"{name}: up to date")
         return
     fresh = name == "train" and recorded
     perform(name, tree, workspace, Execution(fresh=fresh), say)
+    # DVC records params as they are when a stage ends (dvc #11058): of edited ones it would make a false record.
+    before = seals.params_of(name, tree)
+    after = seals.params_of(name, params.load(workspace.params))
+    if edited := ", ".join(key for key in before if before[key] != after[key]):
+        raise SimicError(
+            f"{workspace.params}: {edited} changed while {name} ran, which is not recorded; "
+            f"restore the old values and run dvc commit -f {name}, or run again"
+        )
     if name == "audit":
         log_run(tree, workspace)
 
 
-# --- params.yaml ---
-
-
-@contextmanager
-def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iterator[None]:
-    """Write the overrides into params.yaml; where the block inside raises SimicError, restore the file.
-
-    Only checks run inside, before anything is measured or trained.
-
-    Args:
-        workspace: Of the params.yaml.
-        overrides: In DVC's ``-S`` syntax.
-        say: Called with a line for each value that changes.
-    """
-    # The lines are said before the work begins: a run that is killed has told the old values already.
-    before = workspace.params.read_bytes()
-    for change in writer.write(workspace.params, list(overrides)):
-        say(f"params.yaml: {change}")
-    written = workspace.params.read_bytes()
-    try:
-        yield
-    except SimicError:
-        # Bytes decide whether it is still the file that was written here.
-        if (
-            written != before and workspace.params.read_bytes() == written
-        ):  # else a hand has changed it meanwhile
-            durable.replace_file(workspace.params, before)
-            say("params.yaml: is again as it was before this run")
-        raise
-
-
-def held(workspace: Workspace) -> str:
-    """Say that params.yaml holds overrides now, and how to undo that: without git by the old values, listed above."""
-    undo = (
+def _undo(workspace: Workspace) -> str:
+    """Say how to undo a change of params.yaml: without git by the old values, which were listed."""
+    return (
         ": git checkout params.yaml"
         if dvc_record.in_git(workspace.root)
-        else ", restore the old values listed above"
+        else ", restore the old ones listed above"
     )
-    return f"params.yaml now holds the overrides; to undo them{undo}"
 
 
 # --- what is logged ---

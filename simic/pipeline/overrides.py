@@ -1,4 +1,4 @@
-"""Write overrides into params.yaml, as ``dvc exp run -S`` does: what DVC records is what ran."""
+"""Read overrides, as ``dvc exp run -S`` has them, and work out what params.yaml would be with them."""
 
 import io
 import json
@@ -14,33 +14,36 @@ from simic.errors import SimicError
 from simic.params import parse, read_tree, value_at
 
 
-def write(path: Path, overrides: list[str]) -> list[str]:
-    """Change a params file in place, comments kept, by overrides that ``params.load`` has accepted.
-
-    Returns:
-        A line ``key: old -> new`` for every value that differs.
-    """
+def changes(path: Path, overrides: list[str]) -> list[str]:
+    """Describe every value of a params file that overrides change: a line ``key: old -> new`` for each."""
     # Compared as values: what is written in another way, 1e-4 as 0.0001, is no change.
     before = read_tree(path)
     after = read_tree(path, overrides)
-    values = {
-        key: value_at(after, key) for key in (override.partition("=")[0] for override in overrides)
-    }
-    changes = list[str]()
-    for key, new in values.items():
-        old = value_at(before, key)
+    lines = list[str]()
+    for key in _keys(overrides):
+        old, new = value_at(before, key), value_at(after, key)
         # 1 == 1.0 == True in Python, and not in params.
         if old != new or type(old) is not type(new):
-            changes.append(f"{key}: {json.dumps(old)} -> {json.dumps(new)}")
-    if changes:
-        # ruamel keeps comments and order; whether it kept the values too is checked by reading the result.
-        text = _edited(path, values)
-        if json.dumps(parse(text, str(path)), sort_keys=True) != json.dumps(after, sort_keys=True):
-            raise SimicError(
-                f"{path}: its anchors tie other values to those that change; write them out, or edit it"
-            )
-        durable.replace_file(path, text.encode())
-    return changes
+            lines.append(f"{key}: {json.dumps(old)} -> {json.dumps(new)}")
+    return lines
+
+
+def _keys(overrides: list[str]) -> list[str]:
+    return [override.partition("=")[0] for override in overrides]
+
+
+def edited(path: Path, overrides: list[str]) -> bytes:
+    """Work out a params file, comments kept, with overrides that ``params.load`` has accepted. Nothing is written."""
+    if not changes(path, overrides):
+        return path.read_bytes()
+    # ruamel keeps comments and order; whether it kept the values too is checked by reading the result.
+    after = read_tree(path, overrides)
+    text = _text_with(path, {key: value_at(after, key) for key in _keys(overrides)})
+    if json.dumps(parse(text, str(path)), sort_keys=True) != json.dumps(after, sort_keys=True):
+        raise SimicError(
+            f"{path}: its anchors tie other values to those that change; write them out, or edit it"
+        )
+    return text.encode()
 
 
 def from_file(path: Path, overrides: list[str] | None = None) -> list[str]:
@@ -78,7 +81,7 @@ def _leaves(
             yield prefix + key, value
 
 
-def _edited(path: Path, values: dict[str, Any]) -> str:
+def _text_with(path: Path, values: dict[str, Any]) -> str:
     """Write the file's text with only these values replaced."""
     # Long lines and quotes stay as the user wrote them.
     editor = YAML()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
 
 from simic.audit.findings import Verdict
 from simic.envs.rewards import score
@@ -72,6 +73,8 @@ def promote(params: Params, workspace: Workspace, run: str | None = None) -> Pro
         # Aliases move last, so that nothing is half promoted.
         if not reasons:
             tracking.give_alias(client, challenger, CHAMPION)
+    except tracking.Unusable as error:
+        raise SimicError(str(error)) from None
     except tracking.TROUBLE as error:
         raise SimicError(
             f"MLflow does not answer, try again when it does: {tracking.describe(error)}"
@@ -122,9 +125,9 @@ def audit_reasons(client: MlflowClient, version: ModelVersion) -> list[str]:
     """Say what the audit of a version's run has against it."""
     with tempfile.TemporaryDirectory(prefix="simic-promote-") as folder:
         # The findings that were logged with the run: the workspace may have another run by now.
-        path = client.download_artifacts(version.run_id or "", "findings.json", folder)
+        path = _download(client, version, "findings.json", folder)
         try:
-            verdict = Verdict.from_json(Path(path).read_bytes())
+            verdict = Verdict.from_json(path.read_bytes())
         except ValueError:
             raise SimicError(
                 f"findings.json of version {version.version}: damaged, or of another version of simic; "
@@ -190,13 +193,27 @@ def recorded_evaluation(
     """
     # From the run and not the workspace, which may hold the results of another run by now.
     with tempfile.TemporaryDirectory(prefix="simic-promote-") as folder:
-        path = Path(client.download_artifacts(version.run_id or "", "evaluation.json", folder))
+        path = _download(client, version, "evaluation.json", folder)
         evaluation = gym_evaluation.read(path) if params.prepare.is_gym else result.read(path)
     if LEARNED not in evaluation.policies:
         raise SimicError(
             f"version {version.version}: policy {LEARNED!r} was not evaluated: name it in evaluate.policies"
         )
     return evaluation
+
+
+def _download(client: MlflowClient, version: ModelVersion, file: str, folder: str) -> Path:
+    """Download a file that the run of a version logged; SimicError where it is not where MLflow has noted it."""
+    run = client.get_run(version.run_id or "")
+    try:
+        return Path(client.download_artifacts(run.info.run_id, file, folder))
+    # What is missing in a folder is another error than what is missing on a server.
+    except (MlflowException, OSError) as error:
+        raise SimicError(
+            f"{file} of version {version.version} is not at {run.info.artifact_uri}: "
+            f"{tracking.describe(error)}. Where the project was moved, move it back, or run simic run here and "
+            f"mlflow experiments delete --experiment-id {run.info.experiment_id}"
+        ) from None
 
 
 def scores(evaluation: Evaluation | GymEvaluation, params: Params) -> Values:

@@ -9,13 +9,16 @@ from simic.pipeline.paths import Workspace
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Say a run's result in words; ``alarming`` where nobody should use the policy as it is."""
+    """Say a run's result in words; ``alarming`` where nobody should use the policy as it is, ``passed`` where no grave
+    finding speaks against it.
+    """
 
     verdict: Summary
     headline: str  # in a few words
     run: str
     next: str
     alarming: bool
+    passed: bool
 
     @property
     def sentences(self) -> dict[str, str]:
@@ -37,7 +40,14 @@ def of(workspace: Workspace) -> RunSummary:
     headline = f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}"
     is_gym = result.schema_of(workspace.evaluation) == gym_evaluation.SCHEMA
     alarming = bool(verdict.unsound or counts["critical"])
-    return RunSummary(verdict.summary, headline, verdict.run, _next(verdict, is_gym), alarming)
+    return RunSummary(
+        verdict.summary,
+        headline,
+        verdict.run,
+        _next(verdict, is_gym),
+        alarming,
+        not grave and not verdict.unsound,
+    )
 
 
 def _next(verdict: Verdict, is_gym: bool) -> str:

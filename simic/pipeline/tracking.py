@@ -5,6 +5,7 @@ The workspace is the record; MLflow has a copy that runs are compared by. A stor
 """
 
 import csv
+import functools
 import getpass
 import importlib.metadata
 import json
@@ -17,25 +18,35 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow.parquet as pq
 from mlflow import MlflowClient
-from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Metric, Param, RunTag
+from mlflow.entities import (
+    LifecycleStage,
+    LoggedModel,
+    LoggedModelOutput,
+    LoggedModelStatus,
+    Metric,
+    Param,
+    RunTag,
+)
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from simic import durable, seals
-from simic.errors import printable
+from simic.errors import SimicError, printable
 from simic.params import Params
 from simic.pipeline import simic_policy
 from simic.pipeline.paths import UI_VARIABLE, Workspace, sqlite_uri
+from simic.telemetry import starts, timing
 from simic.telemetry.columns import Columns, mean_measured
 from simic.telemetry.curves import CURVES_FILE, OF_EPISODES
 from simic.telemetry.publish import UPDATES_FILE
@@ -66,6 +77,7 @@ PARAMS = (
 )  # fmt: skip
 RUN_TAG, REPORT_TAG = "simic.run", "simic.report"
 DATA_TAG = "simic.data_sha256"
+STARTED = -1  # among the times of iterations: that of the start
 MARKER = "iteration"  # a metric of every iteration that is logged
 CHAMPION, CHALLENGER = "champion", "challenger"  # aliases of a registered version
 MODEL_NOTE = """Greedy controllers. With torch and numpy, without simic:
@@ -95,6 +107,10 @@ for _noisy in (
     logging.getLogger(_noisy).setLevel(logging.CRITICAL)
 
 
+class Unusable(OSError):
+    """The store is there, and its user has to put something right; the message says what."""
+
+
 class Store(NamedTuple):
     """Hold a client of MLflow and the experiment of this project."""
 
@@ -109,13 +125,16 @@ class Store(NamedTuple):
         )
         return runs[0].info.run_id if runs else None
 
-    def open_run(self, name: str, params: Params, tags: Mapping[str, str]) -> str:
+    def open_run(
+        self, name: str, params: Params, tags: Mapping[str, str], started: int | None = None
+    ) -> str:
         """Find the run with this name, or make it with params and tags.
 
         Args:
             name: Of the run in the terminal, the report and MLflow.
             params: Of the run; a choice of them is logged.
             tags: Of a run that is made, beside those of its origin.
+            started: When a run that is made began, in milliseconds; None: now.
 
         Returns:
             Its id in MLflow.
@@ -124,16 +143,25 @@ class Store(NamedTuple):
         run_id = self.find_run(name)
         if run_id is None:
             tags = {RUN_TAG: name, **_origin(tags.get("simic.code", "")), **tags}
-            run_id = self.client.create_run(
-                self.experiment_id, run_name=name, tags=tags
-            ).info.run_id
+            run_id = self.client.create_run(self.experiment_id, started, tags, name).info.run_id
             self.client.log_batch(
                 run_id, params=[Param(key, value) for key, value in logged_params(params).items()]
             )
         return run_id
 
-    def log_iterations(self, run_id: str, iterations: Mapping[int, Mapping[str, float]]) -> None:
-        """Log the metrics of the iterations that the run lacks, each with its marker in one transaction."""
+    def log_iterations(
+        self,
+        run_id: str,
+        iterations: Mapping[int, Mapping[str, float]],
+        times: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        """Log the metrics of the iterations that the run lacks, each with its marker in one transaction.
+
+        Args:
+            run_id: Of the run.
+            iterations: Metrics by iteration.
+            times: When iterations ended, in milliseconds; those that are not in there end now.
+        """
         # The marker comes with the metrics of its iteration, or not at all: what has one is complete.
         points = self.client.get_metric_history(run_id, MARKER)
         logged = {point.step for point in points}
@@ -141,7 +169,7 @@ class Store(NamedTuple):
         for iteration in sorted(iterations.keys() - logged):
             numbers = {**iterations[iteration], MARKER: float(iteration)}
             metrics = [
-                Metric(key, value, now, iteration)
+                Metric(key, value, times.get(iteration, now), iteration)
                 for key, value in numbers.items()
                 if math.isfinite(value)
             ]
@@ -173,7 +201,8 @@ def connect(workspace: Workspace) -> Store:
     """Open the store and the experiment, and make them at first use.
 
     Raises:
-        OSError: the store cannot be written, or belongs to the folder from which the project was copied.
+        Unusable: the store belongs to the folder from which the project was copied, or the experiment is deleted.
+        OSError: the store cannot be written.
         MlflowException, SQLAlchemyError: MLflow's own complaints.
     """
     # The store, which another process may be making right now.
@@ -192,9 +221,15 @@ def connect(workspace: Workspace) -> Store:
         experiment = client.get_experiment_by_name(EXPERIMENT)
         if experiment is None:
             return Store(client, _create_experiment(client, artifacts))
+    if experiment.lifecycle_stage != LifecycleStage.ACTIVE:
+        raise Unusable(
+            f"the experiment {EXPERIMENT} is deleted in {printable(uri)}; to log to it again: "
+            f"mlflow experiments restore --experiment-id {experiment.experiment_id}; "
+            "to begin a new one: mlflow gc, which removes its runs"
+        )
     if artifacts is not None and experiment.artifact_location != artifacts:
         # MLflow keeps absolute paths: a copied project would write into the folder of the first one.
-        raise OSError(
+        raise Unusable(
             f"{project.root / 'mlflow.db'} keeps its files in {experiment.artifact_location}: the project "
             "was copied or moved. To go on here, with the earlier runs still to be seen, run in its folder: "
             f"mlflow experiments rename --experiment-id {experiment.experiment_id} "
@@ -237,7 +272,13 @@ def _refuse_locked(uri: str) -> None:
 
 def warn(error: Exception) -> None:
     """Warn of what MLflow raised, in one line and without credentials; the run goes on."""
-    LOG.warning("logging to MLflow failed, the run continues without it: %s", describe(error))
+    _warn_once(describe(error))
+
+
+@functools.cache
+def _warn_once(reason: str) -> None:
+    # A store that is away fails at the start, at the end and for the link to the run, and is one trouble.
+    LOG.warning("logging to MLflow failed, the run continues without it: %s", reason)
 
 
 def describe(error: Exception) -> str:
@@ -332,6 +373,25 @@ def published_metrics(telemetry: Path) -> dict[int, dict[str, float]]:
     return iterations
 
 
+def published_times(telemetry: Path) -> dict[int, int]:
+    """Work out when each iteration ended, and training began (``STARTED``), in milliseconds: MLflow may be told later.
+
+    Empty where the times were lost.
+    """
+    ended = dict[int, int]()
+    with suppress(SimicError):
+        begun = starts.read(telemetry / starts.RUN_FILE)
+        # An iteration that was begun several times counts from its last start.
+        resumed = {row.start_iteration: row.unix_seconds for row in begun}
+        clock = begun[0].unix_seconds
+        ended[STARTED] = int(1000 * clock)
+        for row in timing.read(telemetry / timing.TIMING_FILE):
+            clock = resumed.get(row.iteration, clock)
+            clock += 0.0 if math.isnan(row.seconds) else row.seconds
+            ended[row.iteration] = int(1000 * clock)
+    return ended
+
+
 # --- the end of the chain ---
 
 
@@ -356,15 +416,17 @@ def log_run(
     try:
         # Nothing is left to do where the run has this very report.
         store = connect(workspace)
-        run_id = store.open_run(name, params, tags)
-        report = durable.sha256(workspace.reports / "findings.json")
+        times = published_times(workspace.telemetry)
+        run_id = store.open_run(name, params, tags, times.get(STARTED))
+        findings = workspace.reports / "findings.json"
+        report, audited = durable.sha256(findings), int(1000 * findings.stat().st_mtime)
         if store.client.get_run(run_id).data.tags.get(REPORT_TAG) == report:
             return
 
         # What training could not log, then the policy and its results.
-        store.log_iterations(run_id, published_metrics(workspace.telemetry))
+        store.log_iterations(run_id, published_metrics(workspace.telemetry), times)
         model = _log_policy(store, run_id, workspace, logged_params(params))
-        _log_results(store.client, run_id, model.model_id, workspace)
+        _log_results(store.client, run_id, model.model_id, workspace, audited)
 
         # The policy is registered with its card; a sound audit makes it the challenger of the champion.
         registered = registered_name(params.prepare.dataset)
@@ -379,22 +441,25 @@ def log_run(
         # The report's tag comes last: a run without it is not whole.
         tags = {**tags, NOTE_TAG: description, REPORT_TAG: report}
         store.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
-        store.client.set_terminated(run_id, END_STATUS["finished"])
+        store.client.set_terminated(run_id, END_STATUS["finished"], audited)
     except TROUBLE as error:
         warn(error)
 
 
-def _log_results(client: MlflowClient, run_id: str, model_id: str, workspace: Workspace) -> None:
-    """Log the headline of the evaluation, linked to the model, and the report with its figures."""
+def _log_results(
+    client: MlflowClient, run_id: str, model_id: str, workspace: Workspace, audited: int
+) -> None:
+    """Log the headline of the evaluation, linked to the model, at the time of its audit; the report and figures."""
     # Numbers that are there already, of an earlier audit of the run, are not logged again.
-    now = _milliseconds()
     logged = client.get_run(run_id).data.metrics
     results = json.loads(workspace.metrics.read_bytes())
     for name, value in results.items():
         key = f"compare/{name}"
         if logged.get(key) != value:
             # With step 0 alone MLflow draws bars, run beside run.
-            client.log_batch(run_id, metrics=[Metric(key, value, now, 0, model_id, run_id=run_id)])
+            client.log_batch(
+                run_id, metrics=[Metric(key, value, audited, 0, model_id, run_id=run_id)]
+            )
     # The report as files; figures have a folder of their own.
     for file in sorted(workspace.reports.glob("*.*")):
         client.log_artifact(run_id, str(file))

@@ -99,6 +99,14 @@ def describe(workspace: Workspace) -> Iterator[str]:
             yield f"{line}: {training.changed(now)}; restore that to go on with it"
 
 
+def changed_since(name: str, now: Identity, workspace: Workspace) -> str:
+    """Name what has changed since the run of that name was begun, as far as its folder still tells."""
+    for training in trainings(workspace):
+        if run_name(training.folder.name) == name:
+            return training.changed(now)
+    return "its code or data changed since"
+
+
 def _continued(now: Identity, workspace: Workspace, tree: Params) -> Training | None:
     """Find the training that the next start goes on with: the one in its work directory, else the first that can."""
     work = workspace.work(now.sha256)

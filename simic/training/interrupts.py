@@ -1,4 +1,4 @@
-"""Let Ctrl-C and SIGTERM ask a run to stop; a second one ends the process at once."""
+"""Let Ctrl-C, SIGTERM and a closed terminal ask a run to stop; a second one ends the process at once."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-SIGNALS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
+SIGNALS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN_SECONDS = 0.01
 
 
@@ -31,7 +31,7 @@ def in_training(iterations: int, more: bool = False) -> Interrupted:
 
 @contextmanager
 def stop_at_once(doing: str) -> Iterator[None]:
-    """End work that is done from its start again at the first SIGINT or SIGTERM; a second one acts as before.
+    """End work that is done from its start again at the first of SIGNALS; a second one acts as before.
 
     What it writes must not touch earlier outputs before it is whole.
     """
@@ -72,14 +72,14 @@ def stop_at_once(doing: str) -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals(stop: threading.Event) -> Iterator[None]:
-    """Set ``stop`` at the first SIGINT or SIGTERM; a second one acts as it did before."""
+    """Set ``stop`` at the first of SIGNALS; a second one acts as it did before."""
     with _first_signal(lambda number: stop.set()):
         yield
 
 
 @contextmanager
 def _first_signal(act: Callable[[int], None]) -> Iterator[threading.Event | None]:
-    """Call ``act`` at the first SIGINT or SIGTERM; a second one acts as it did before. Yield what says that one came.
+    """Call ``act`` at the first of SIGNALS; a second one acts as it did before. Yield what says that one came.
 
     Only the main thread can have handlers; in any other one this does nothing.
     """
@@ -88,6 +88,9 @@ def _first_signal(act: Callable[[int], None]) -> Iterator[threading.Event | None
         return
     # A second signal does what it did before this block: by default it ends the process.
     former = {number: signal.getsignal(number) for number in SIGNALS}
+    # nohup ignores it, so that the run outlives the terminal.
+    if former[signal.SIGHUP] == signal.SIG_IGN:
+        del former[signal.SIGHUP]
     received = threading.Event()
 
     def restore() -> None:
@@ -104,7 +107,7 @@ def _first_signal(act: Callable[[int], None]) -> Iterator[threading.Event | None
             signal.raise_signal(number)
 
     # Handlers stay as long as the block, whatever ends it.
-    for number in SIGNALS:
+    for number in former:
         signal.signal(number, handle)
     try:
         yield received

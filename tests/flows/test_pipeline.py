@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,18 +25,20 @@ from prefect.client.schemas.objects import Artifact, FlowRun, State, StateType
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectHTTPStatusError
+from prefect.flow_engine import run_flow
 from prefect.runner import Runner
 from prefect.states import Cancelling, Pending, Running
 from prefect.types.entrypoint import EntrypointType
 
 from flows import artifacts, pipeline, recovery, serve
 from flows.overrides import Overrides
-from simic import durable, params
+from simic import durable, params, seals
 from simic.audit.findings import Summary
 from simic.evaluation import result
-from simic.pipeline import engine, run_summary
+from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.overrides import from_model
 from simic.pipeline.paths import UI_VARIABLE, Workspace
+from simic.telemetry.naming import run_name
 from tests.helpers import ROOT, Toys
 
 pytestmark = [pytest.mark.usefixtures("prefect_server")]
@@ -52,8 +55,18 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
         "abc",
         "go on",
         False,
+        True,
     )
-    monkeypatch.setattr(run_summary, "of", lambda workspace: of_the_toys)
+    monkeypatch.setattr(
+        run_summary, "of", lambda workspace: replace(of_the_toys, run=trained(workspace))
+    )
+
+
+def trained(workspace: Workspace) -> str:
+    """The name of the run whose results are there."""
+    seal = seals.read(workspace.root, "train")
+    assert seal is not None
+    return run_name(seal.sha256)
 
 
 @pytest.fixture
@@ -94,21 +107,24 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
         config.write(
             f"    remote = results\n['remote \"results\"']\n    url = {tmp_path / 'store'}\n"
         )
+    before = workspace.params.read_bytes()
     pipeline.simic(Overrides.model_validate({"train": {"iterations": 3}}))
     run = last_run(client)
-    assert run.state is not None and run.state.message == "81. Run abc."
-    assert (run.name, run.state_type, run.state_name) == ("abc", StateType.COMPLETED, "No finding")
+    name = trained(workspace)
+    assert run.state is not None and run.state.message == f"81. Run {name}."
+    assert (run.name, run.state_type, run.state_name) == (name, StateType.COMPLETED, "No finding")
     assert toys.ran == [*Toys.MAKES]
-    assert yaml.safe_load(workspace.params.read_text())["train"]["iterations"] == 3
+    assert workspace.params.read_bytes() == before
+    lock = yaml.safe_load((workspace.root / "dvc.lock").read_text())
+    assert lock["stages"]["train"]["params"]["params.yaml"]["train"]["iterations"] == 3
     assert artifact(client, "report").data == "1"
     assert artifact(client, "training").data == 100.0
     assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) >= 5
-    lines = last_log(client, "run      abc")
+    lines = last_log(client, f"run      {name}")
     iterations = [line.split("  ")[0] for line in lines if "committed" in line]
     assert iterations == ["train: 1/3", "train: 2/3", "train: 3/3"]
     assert {"what     81.", "record   sound", "replay   equal", "learning nothing"} <= {*lines}
-    reminders = [line for line in lines if line.startswith("params.yaml now holds")]
-    assert len(reminders) == 2  # before training, which may fail, and last
+    assert "for this run: train.iterations: 40 -> 3" in lines
     # What belongs to the run itself stands above what belongs to its tasks; a link to a file opens in no browser.
     verdict = artifact(client, "verdict")
     assert verdict.flow_run_id == run.id and verdict.task_run_id is None
@@ -121,7 +137,7 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     # Where a push fails, that is told, and no verdict is lost.
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "store").write_text("no folder")
-    pipeline.simic()
+    pipeline.simic(Overrides.model_validate({"train": {"iterations": 3}}))
     assert toys.ran == [*Toys.MAKES]
     run = last_run(client)
     assert (run.state_type, run.state_name) == (StateType.COMPLETED, "No finding, not pushed")
@@ -178,6 +194,82 @@ def test_a_held_workspace_refuses_a_run(workspace: Workspace, toys: Any) -> None
     ):
         pipeline.simic()
     assert toys.ran == []
+
+
+# --- a flow run keeps what it is of ---
+
+
+class Kill(BaseException):
+    """The process is gone."""
+
+
+def killed_in(stage: str, overrides: Overrides | None, patch: pytest.MonkeyPatch) -> None:
+    """Begin a flow run; its process dies when a stage begins."""
+
+    def dying(*_: Any, **__: Any) -> None:
+        raise Kill
+
+    with patch.context() as dying_stage:
+        dying_stage.setitem(stages.STAGES, stage, dying)
+        with pytest.raises(Kill):
+            pipeline.simic(overrides)
+
+
+def repeated(run: FlowRun, client: SyncPrefectClient) -> FlowRun:
+    """What a runner makes of a run that is put back."""
+    client.set_flow_run_state(run.id, Pending(), force=True)
+    run_flow(pipeline.simic, client.read_flow_run(run.id), return_type="state")
+    return client.read_flow_run(run.id)
+
+
+OTHER = Overrides.model_validate({"train": {"iterations": 2}})
+
+
+@pytest.mark.parametrize(("stage", "first"), [("train", None), ("audit", OTHER)])
+def test_a_killed_run_goes_on_as_itself_whatever_ran_and_was_edited_meanwhile(
+    stage: str,
+    first: Overrides | None,
+    workspace: Workspace,
+    toys: Toys,
+    client: SyncPrefectClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted = params.load(workspace.params, from_model(first) if first else [])
+    killed_in(stage, first, monkeypatch)
+    run = last_run(client)
+    pipeline.simic(None if first else OTHER)
+    between = trained(workspace)
+    text = workspace.params.read_text()
+    workspace.params.write_text(text.replace("rng_seed: 1\n", "rng_seed: 9\n"))
+    ended = repeated(run, client)
+    assert ended.state is not None and ended.state_type == StateType.COMPLETED
+    seal = seals.read(workspace.root, "train")
+    assert seal is not None and seal.params == seals.params_of("train", wanted)
+    assert trained(workspace) != between and trained(workspace) in str(ended.state.message)
+
+
+def test_a_run_whose_data_changed_since_it_began_fails_and_says_so(
+    workspace: Workspace, toys: Toys, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result would be that of another run, under this one's name."""
+    killed_in("train", None, monkeypatch)
+    run = last_run(client)
+    (workspace.prepared / "more").write_text("rows")
+    ended = repeated(run, client)
+    assert ended.state is not None and ended.state_type == StateType.FAILED
+    assert "this flow run began as run" in str(ended.state.message)
+    assert "start another flow run" in str(ended.state.message)
+
+
+def test_grave_findings_are_not_shown_in_green(
+    workspace: Workspace, toys: Toys, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = run_summary.of
+    grave = {"headline": "2 critical or high findings", "passed": False}
+    monkeypatch.setattr(run_summary, "of", lambda workspace: replace(of(workspace), **grave))
+    pipeline.simic(return_state=True)
+    run = last_run(client)
+    assert (run.state_type, run.state_name) == (StateType.FAILED, "2 critical or high findings")
 
 
 BAD = [7, {"trian": {}}, {"prepare": {"task": "imagenet"}}]

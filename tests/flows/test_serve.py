@@ -79,7 +79,9 @@ REPLACED = {
     "simic/pipeline/engine.py": "\ndef log_run(*_): ...\ndef observers(*_): return ()\n",
     "simic/pipeline/training_work.py": "\ndef begin(*_): return []\n",
     "simic/pipeline/run_summary.py": (
-        "\ndef of(_): return RunSummary(Summary(what='', record='', replay='', learning=''), 'none', 'x', '', 0)\n"
+        "\nfrom simic import seals\nfrom simic.telemetry.naming import run_name\ndef of(workspace):\n"
+        "    name = run_name(seals.read(workspace.root, 'train').sha256)\n"
+        "    return RunSummary(Summary(what='', record='', replay='', learning=''), 'none', name, '', 0, True)\n"
     ),
     "flows/artifacts.py": "\ndef publish(*_): ...\ndef publish_verdict(*_): ...\n",
 }

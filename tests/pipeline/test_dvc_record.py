@@ -23,6 +23,9 @@ stages:
 """
 
 
+PARAMS = {"number": 2}
+
+
 def computed(folder: Path) -> Path:
     (folder / ".dvc").mkdir(parents=True)
     (folder / ".dvc" / "config").write_text(
@@ -43,7 +46,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = computed(tmp_path_factory.mktemp("committed") / "project")
-    dvc_record.commit(folder, "double")
+    dvc_record.commit(folder, "double", PARAMS)
     return folder
 
 
@@ -80,7 +83,7 @@ def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(recorded: Path
     (recorded / "other.txt").write_text("5")
     lock, backup = recorded / "dvc.lock", recorded / ".simic" / "dvc.lock-before-after"
     before = lock.read_bytes()
-    dvc_record.commit(recorded, "after")
+    dvc_record.commit(recorded, "after", PARAMS)
     assert not backup.exists()
     content = lock.read_bytes()
     for end in range(0, len(content), 13):
@@ -103,7 +106,7 @@ def test_a_disk_that_is_full_while_dvc_writes_its_lock_costs_no_record(
         lock.unlink()
     before = lock.read_bytes() if earlier else None
 
-    def full(*_: object) -> str:
+    def full(*_: object, **__: object) -> str:
         lock.write_bytes(b"")
         raise SimicError("dvc commit failed: No space left on device")
 
@@ -117,11 +120,23 @@ def test_a_disk_that_is_full_while_dvc_writes_its_lock_costs_no_record(
         patch.setattr(dvc_record, "_patiently", full)
         patch.setattr(dvc_record.durable, "replace_file", write)
         with pytest.raises(SimicError, match="No space left"):
-            dvc_record.commit(recorded, "double")
+            dvc_record.commit(recorded, "double", PARAMS)
     assert (lock in written) is earlier  # else there was none, which needs no room
     assert dvc_record.is_recorded(recorded, "out.txt") is earlier
     assert (lock.read_bytes() if lock.exists() else None) == before
     assert list((recorded / ".simic").iterdir()) == []
+
+
+def test_params_are_recorded_as_the_stage_had_them_whatever_params_yaml_says_by_then(
+    recorded: Path,
+) -> None:
+    """To write them there for the time of the record would leave them there if the run is killed meanwhile."""
+    dvc_record.commit(recorded, "double", {"number": 7})
+    assert "number: 7" in (recorded / "dvc.lock").read_text()
+    assert (recorded / "params.yaml").read_text() == "number: 2\n"
+    assert dvc_record.is_stale(recorded, "double")
+    (recorded / "params.yaml").write_text("number: 7")
+    assert not dvc_record.is_stale(recorded, "double")
 
 
 def test_a_record_that_failed_leaves_nothing_to_put_back(recorded: Path) -> None:
@@ -130,7 +145,7 @@ def test_a_record_that_failed_leaves_nothing_to_put_back(recorded: Path) -> None
     with pytest.raises(
         SimicError, match=r"dvc commit --no-relink -f double failed in .*: .*out.txt"
     ):
-        dvc_record.commit(recorded, "double")
+        dvc_record.commit(recorded, "double", PARAMS)
     assert list((recorded / ".simic").iterdir()) == []
 
 
@@ -165,7 +180,7 @@ def test_busy_names_the_process_and_what_is_left_to_do(
             time.sleep(0.05)
         monkeypatch.setattr(dvc_record, "PATIENCE_SECONDS", 0.0)
         with pytest.raises(dvc_record.Busy, match="dvc is busy") as caught:
-            dvc_record.commit(project, "double")
+            dvc_record.commit(project, "double", PARAMS)
     finally:
         subprocess.run(["kill", "-9", "--", f"-{process.pid}"], check=True)
         process.wait()

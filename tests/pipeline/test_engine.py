@@ -99,12 +99,14 @@ def test_what_ran_is_recorded_and_then_neither_entry_does_anything_until_params_
     assert repro(workspace) == 0
     queries, ask = list[str](), dvc_record._dvc
     monkeypatch.setattr(
-        dvc_record, "_dvc", lambda root, *words: queries.append(words[0]) or ask(root, *words)
+        dvc_record,
+        "_dvc",
+        lambda root, *words, **options: queries.append(words[0]) or ask(root, *words, **options),
     )
     assert chain(workspace) == [] and queries == []
     assert chain(workspace, fresh=True) == ["train"]
     assert toys.ran == ["prepare", "train", "train", "train fresh"]
-    # Changed params run what depends on them alone, and edited meanwhile they are not recorded.
+    # Changed params run what depends on them alone.
     workspace.params.write_text(workspace.params.read_text().replace("envs: 24", "envs: 12"))
     assert chain(workspace) == ["train"]
     assert (workspace.checkpoints / "x").read_text() == "1 12"
@@ -113,14 +115,18 @@ def test_what_ran_is_recorded_and_then_neither_entry_does_anything_until_params_
     )
     assert chain(workspace) == []  # how to run is no part of what was computed
     lock, toys.edit = (workspace.root / "dvc.lock").read_text(), "envs: 12 -> envs: 24"
-    # DVC would record 24 for what was trained with 12.
+    # Edited meanwhile, they are recorded as they ran; where DVC records, it would take 24 for what was trained with 12.
+    assert chain(workspace, fresh=True) == ["train"]
+    assert (workspace.root / "dvc.lock").read_text() != lock
+    assert recorded_envs(workspace) == 12 and params.load(workspace.params).train.envs == 24
+    toys.edit = "envs: 24 -> envs: 12"
     with pytest.raises(SimicError, match=r"train changed while train ran.*dvc commit -f train"):
-        chain(workspace, fresh=True)
-    assert (workspace.root / "dvc.lock").read_text() == lock
-    # Edited before the stage, nothing has run yet.
-    tree = params.load(workspace.params, ["train.envs=48"])
-    with pytest.raises(SimicError, match=r"train changed before train ran; run the same command"):
-        engine.refresh("train", tree, workspace, engine.Execution(), lambda line: None)
+        engine.run_alone("train", params.load(workspace.params), workspace, print)
+
+
+def recorded_envs(workspace: Workspace) -> int:
+    lock = yaml.safe_load((workspace.root / "dvc.lock").read_text())
+    return lock["stages"]["train"]["params"]["params.yaml"]["train"]["envs"]
 
 
 def leave_a_default_out(workspace: Workspace) -> None:
@@ -158,7 +164,8 @@ def test_what_dvc_watches_and_no_result_depends_on_is_recorded_anew_and_repeats_
         change()
         assert dvc_record.is_stale(workspace.root, "train") is is_seen, change
         lock = (workspace.root / "dvc.lock").read_bytes()
-        assert dvc_record.sees_no_change(workspace.root, "train") is not is_seen, change
+        tree = params.read_tree(workspace.params)
+        assert dvc_record.sees_no_change(workspace.root, "train", tree) is not is_seen, change
         assert chain(workspace) == []
         assert (lock != (workspace.root / "dvc.lock").read_bytes()) is is_seen, change
         assert repro(workspace) == 0
@@ -172,7 +179,7 @@ def test_a_stage_that_dvc_repeats_for_no_reason_does_nothing_and_one_asked_for_b
     tree = params.load(workspace.params)
     engine.run_alone("train", tree, workspace, print)  # dvc repro -f
     assert toys.ran == ["prepare", "train", "train fresh"]
-    dvc_record.commit(workspace.root, "train")
+    dvc_record.commit(workspace.root, "train", params.read_tree(workspace.params))
     leave_a_default_out(workspace)
     engine.run_alone("train", tree, workspace, print)  # dvc repro
     assert toys.ran == ["prepare", "train", "train fresh"]
@@ -205,32 +212,60 @@ def test_a_run_of_an_experiment_bears_its_name(
     assert engine.provenance(workspace)["simic.experiment"] == "brave-mole"
 
 
-def refused(workspace: Workspace, *overrides: str) -> tuple[str, list[str]]:
-    """Why, and what was said before."""
+# --- overrides ---
+
+
+def overridden(workspace: Workspace, *overrides: str) -> list[str]:
+    """What is said."""
     lines = list[str]()
     tree = params.load(workspace.params, list(overrides))
-    with pytest.raises(SimicError) as caught:
-        engine.run_chain(tree, workspace, "train", engine.Execution(), lines.append, overrides)
-    return str(caught.value), lines
+    engine.run_chain(tree, workspace, "train", engine.Execution(), lines.append, overrides)
+    return lines
 
 
-def test_a_run_that_is_refused_leaves_params_as_they_were(workspace: Workspace) -> None:
-    """With the real stages: there are no such data, and one could be had there."""
-    before = workspace.params.read_bytes()
-    reason, lines = refused(workspace, "prepare.task=text", "prepare.source=nowhere.txt")
-    assert "nowhere.txt: no such file; put it there (any UTF-8 text; for example https://" in reason
+class Death(BaseException):
+    """Ends the process: nothing tidies up."""
+
+
+@pytest.mark.parametrize("end", [SimicError("refused"), ZeroDivisionError(), Death()], ids=repr)
+@pytest.mark.parametrize("stage", ["prepare", "train"])
+def test_params_yaml_is_not_touched_before_all_is_done(
+    end: BaseException,
+    stage: str,
+    workspace: Workspace,
+    toys: StoppableToys,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that no end of a run can leave it changed. DVC's record has what ran."""
+    before, make = workspace.params.read_bytes(), stages.STAGES[stage]
+
+    def ending(*arguments: Any, **options: Any) -> None:
+        assert workspace.params.read_bytes() == before
+        raise end
+
+    monkeypatch.setitem(stages.STAGES, stage, ending)
+    with pytest.raises(type(end)):
+        overridden(workspace, "train.envs=240")
     assert workspace.params.read_bytes() == before
-    assert lines[0] == 'params.yaml: prepare.task: "suite" -> "text"'
-    assert lines[-1] == "params.yaml: is again as it was before this run"
+
+    monkeypatch.setitem(stages.STAGES, stage, make)
+    lines = overridden(workspace, "train.envs=240")
+    assert lines[0] == "for this run: train.envs: 24 -> 240"
+    assert lines[-1].startswith("params.yaml now holds these values; to undo that, restore")
+    assert params.load(workspace.params).train.envs == recorded_envs(workspace) == 240
+    assert overridden(workspace, "train.envs=240") == ["prepare: up to date", "train: up to date"]
 
 
 def test_what_a_hand_changes_meanwhile_is_not_undone(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, toys: StoppableToys
 ) -> None:
-    def edit(*_: Any) -> None:
-        workspace.params.write_text("mine")
-        raise SimicError("no data")
+    toys.edit = "envs: 24 -> envs: 36"
+    assert "params.yaml was edited meanwhile" in overridden(workspace, "train.envs=240")[-1]
+    assert params.load(workspace.params).train.envs == 36
+    assert recorded_envs(workspace) == 240
 
-    monkeypatch.setattr(stages, "STAGES", {"prepare": edit, "train": edit})
-    refused(workspace, "train.envs=240")
-    assert workspace.params.read_text() == "mine"
+
+def test_a_run_that_is_refused_says_why(workspace: Workspace) -> None:
+    """With the real stages: there are no such data, and one could be had there."""
+    with pytest.raises(SimicError, match=r"nowhere.txt: no such file; put it there \(any UTF-8"):
+        overridden(workspace, "prepare.task=text", "prepare.source=nowhere.txt")

@@ -19,10 +19,16 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
+def write(file: Path, words: list[str]) -> None:
+    file.write_bytes(overrides.edited(file, words))
+
+
 def test_only_the_overridden_lines_change(path: Path) -> None:
     old = params.load(path).train
     before = path.read_text().splitlines()
-    changes = overrides.write(path, ["train.ppo.learning_rate=1.5e-4", "train.episode_steps=7"])
+    words = ["train.ppo.learning_rate=1.5e-4", "train.episode_steps=7"]
+    changes = overrides.changes(path, words)
+    write(path, words)
     after = path.read_text().splitlines()
     assert changes == [
         f"train.ppo.learning_rate: {old.ppo.learning_rate} -> 0.00015",
@@ -37,10 +43,10 @@ def test_only_the_overridden_lines_change(path: Path) -> None:
 def test_a_params_file_gives_every_value_and_defaults_for_what_it_leaves_out(
     path: Path, tmp_path: Path
 ) -> None:
-    overrides.write(path, ["train.envs=24", "rng_seed=9"])
+    write(path, ["train.envs=24", "rng_seed=9"])
     second = tmp_path / "other.yaml"
     second.write_text("prepare: {task: mnist}\ntrain: {host: {family: mlp}}\n")
-    overrides.write(path, overrides.from_file(second))
+    write(path, overrides.from_file(second))
     tree = params.load(path)
     assert tree == params.validate(
         {"prepare": {"task": "mnist"}, "train": {"host": {"family": "mlp"}}}, ""
@@ -61,19 +67,16 @@ def test_key_missing_in_the_file_is_added(path: Path) -> None:
     tree = yaml.safe_load(path.read_text())
     del tree["train"]["ppo"], tree["audit"]
     path.write_text(yaml.safe_dump(tree))
-    overrides.write(path, ["train.ppo.epochs=2", "train.ppo.target_kl=null", "audit.fail_on=high"])
+    write(path, ["train.ppo.epochs=2", "train.ppo.target_kl=null", "audit.fail_on=high"])
     assert (params.load(path).train.ppo.epochs, params.load(path).train.ppo.target_kl) == (2, None)
     assert params.load(path).audit.fail_on == "high"
 
 
 def test_the_same_value_leaves_the_file_alone(path: Path) -> None:
-    before, content = path.stat().st_mtime_ns, path.read_bytes()
     batches = params.load(path).train.batches_per_epoch
-    assert (
-        overrides.write(path, [f"train.batches_per_epoch={batches}", "prepare.source=null"]) == []
-    )
-    assert (path.stat().st_mtime_ns, path.read_bytes()) == (before, content)
-    assert list(path.parent.iterdir()) == [path]
+    words = [f"train.batches_per_epoch={batches}", "prepare.source=null"]
+    assert overrides.changes(path, words) == []
+    assert overrides.edited(path, words) == path.read_bytes()
 
 
 def test_deployment_overrides_and_command_line_overrides_write_the_same(
@@ -86,7 +89,7 @@ def test_deployment_overrides_and_command_line_overrides_write_the_same(
         "train": {"ppo": {"learning_rate": 1e-5, "target_kl": None}, "batches_per_epoch": "all"},
     }
     tree["evaluate"] = {"policies": ["blind", "learned"]}
-    overrides.write(path, overrides.from_model(Overrides.model_validate(tree)))
+    write(path, overrides.from_model(Overrides.model_validate(tree)))
     words = [
         "rng_seed=5",
         "train.ppo.learning_rate=1e-5",
@@ -94,5 +97,5 @@ def test_deployment_overrides_and_command_line_overrides_write_the_same(
         "train.batches_per_epoch=all",
     ]
     words += ["evaluate.policies=[blind, learned]"]
-    overrides.write(second, words)
+    write(second, words)
     assert path.read_bytes() == second.read_bytes()

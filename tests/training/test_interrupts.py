@@ -46,7 +46,12 @@ def test_the_first_signal_only_sets_the_event_and_the_second_interrupts_at_once(
 
 
 @pytest.mark.parametrize(
-    "stop", ['exec("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")', "Last()"]
+    "stop",
+    [
+        'exec("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")',
+        "Last()",
+        "os.kill(os.getpid(), signal.SIGHUP)",
+    ],
 )
 def test_a_stop_in_an_exec_or_a_finalizer_ends_with_our_exit_code(stop, tmp_path):
     """Modules run an exec as they are imported, and after a KeyboardInterrupt out of it ``python -m`` dies of SIGINT.
@@ -57,6 +62,16 @@ def test_a_stop_in_an_exec_or_a_finalizer_ends_with_our_exit_code(stop, tmp_path
     command = [sys.executable, "-m", "stopped"]
     result = subprocess.run(command, env=environment, check=False, capture_output=True, timeout=50)
     assert (result.returncode, result.stderr) == (3, b"")
+
+
+def test_a_run_under_nohup_outlives_its_terminal():
+    stop, former = threading.Event(), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signals(stop):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not stop.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, former)
 
 
 def test_what_python_drops_else_is_reported_and_the_hook_is_put_back(monkeypatch):

@@ -430,7 +430,8 @@ _groups: dict[int, Group] = {}
 
 def begin_process() -> None:
     """Leave Ctrl-C to the first process; end when the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
 
