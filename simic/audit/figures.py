@@ -76,6 +76,7 @@ DECISION_MARKERS = {
     "FOSSILIZE": ("*", "fossilize"),
     "PRUNE": ("x", "prune"),
 }
+MOST_KINDS = 20  # of tasks in one figure
 LANE_LETTERS = 48  # that fit side by side into the lane of a whole episode
 
 
@@ -249,8 +250,13 @@ def timeline_figure(case: Case) -> Drawn:
     stages = np.array(timeline.stages)
     for slot in range(slots):
         # One bar for each stretch of equal stages: a bar for each step would leave no room for letters.
-        edges = np.flatnonzero(np.diff(stages[:, slot])) + 1
-        for start, stop in pairwise([0, *edges.tolist(), len(stages)]):
+        # A replacement puts another blueprint into the slot without a change of its stage.
+        looks = [
+            (row[slot], kinds[slot])
+            for row, kinds in zip(timeline.stages, timeline.blueprints, strict=True)
+        ]
+        edges = [step for step in range(1, len(looks)) if looks[step] != looks[step - 1]]
+        for start, stop in pairwise([0, *edges, len(looks)]):
             if stages[start, slot] != Stage.DORMANT:
                 _lane(lanes, slot, start, stop, timeline)
     handles = _decisions(lanes, timeline)
@@ -414,6 +420,8 @@ def _grown(run: RunRecord) -> Drawn | None:
         return None
     # A mean per host: kinds have different numbers of hosts, and sums would rank kinds by that.
     counts, hosts = fossilized_by_kind(run.evaluation)
+    # Kinds with few hosts would make a long figure of means that say little.
+    counts = {kind: counts[kind] for kind, _ in hosts.most_common(MOST_KINDS)}
     names = [name for name, _ in sum(counts.values(), Counter[str]()).most_common()]
     if not names:
         return None
@@ -451,9 +459,8 @@ def _grown(run: RunRecord) -> Drawn | None:
         f"{kind}: {', '.join(f'{name} {count / hosts[kind]:.2f}' for name, count in kind_counts.most_common(3))}"
         for kind, kind_counts in counts.items()
     ]
-    description = (
-        f"Modules that the learned policy keeps, mean per held-out host. {'; '.join(sentences)}."
-    )
+    shown = f"; the {MOST_KINDS} kinds with most hosts" if len(hosts) > MOST_KINDS else ""
+    description = f"Modules that the learned policy keeps, mean per held-out host{shown}. {'; '.join(sentences)}."
     return Drawn("What is grown, by kind of task", description, figure)
 
 

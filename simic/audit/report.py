@@ -4,7 +4,7 @@ equal bytes for equal runs, no network.
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +262,11 @@ def count(value: float) -> str:
 
 
 def cell(value: object) -> str:
-    """Format one value of an evidence table, or of a param."""
+    """Format one value of an evidence table, or the parameters of a task, which may be nested."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {cell(part)}" for name, part in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return " ".join(map(cell, value)) or "none"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self, get_args
 
 import torch
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
@@ -31,6 +31,7 @@ HELD_OUT_FILE = "held_out.json"
 ENVIRONMENT_FILE = "environment.json"
 MISSING = "run simic prepare first"
 TaskGroup = Literal["train", "val", "held_out", "held_out_kinds", "outside"]
+SplitName = Literal["train", "val", "test"]
 
 
 class TaskMeta(BaseModel):
@@ -93,13 +94,22 @@ class Dataset:
     """One split of T tasks of N samples each, the tasks one after another: ``x [T·N, C, H, W]`` float32 and ``y [T·N]``
     int64; or byte sequences ``x [T·N, L]`` int64 and the byte after each position, ``y [T·N, L]``, of 256 classes.
 
-    ``task_classes [T]`` where tasks differ in their number of classes; ``classes`` is the largest.
+    ``task_classes [T]`` where tasks differ in their number of classes; ``classes`` is the largest. ``split`` says which
+    split of prepared data it is; None: data that were made in memory.
     """
 
     x: Tensor
     y: Tensor
     classes: int
     task_classes: tuple[int, ...] = ()
+    split: SplitName | None = None
+
+    def of(self, split: SplitName) -> Self:
+        """Give these data where they are of that split; ValueError where they are of another one."""
+        # Whoever trains or scores says what on: a score of the wrong split would look like any other.
+        if self.split not in (split, None):
+            raise ValueError(f"data of the split {self.split!r} where that of {split!r} belongs")
+        return self
 
     def __len__(self) -> int:
         """Count the samples of each task."""
@@ -192,8 +202,8 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
 
     def record(tasks: list[TaskMeta], suffix: str = "") -> HeldOut:
         train, val, test = [
-            _dataset(arrays, split + suffix, meta.classes, tasks, device)
-            for split in ("train", "val", "test")
+            _dataset(arrays, split, meta.classes, tasks, device, suffix)
+            for split in get_args(SplitName)
         ]
         return HeldOut(tasks, train, val, test)
 
@@ -212,13 +222,14 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
 
 def _dataset(
     arrays: dict[str, Tensor],
-    split: str,
+    split: SplitName,
     classes: int,
     tasks: list[TaskMeta],
     device: torch.device | str,
+    suffix: str = "",
 ) -> Dataset:
-    x = arrays[f"x_{split}"].to(device)
-    y = arrays[f"y_{split}"].to(device)
+    x = arrays[f"x_{split}{suffix}"].to(device)
+    y = arrays[f"y_{split}{suffix}"].to(device)
     # Tasks say how many classes they have where that is not the same for all.
     counts = (
         tuple(task.classes for task in tasks)
@@ -226,7 +237,8 @@ def _dataset(
         else ()
     )
     # Bytes are kept as bytes on disk: an eighth of the size.
-    return Dataset(x.float() if x.is_floating_point() else x.long(), y.long(), classes, counts)
+    x = x.float() if x.is_floating_point() else x.long()
+    return Dataset(x, y.long(), classes, counts, split)
 
 
 def _arrays(path: Path, meta: Meta) -> dict[str, Tensor]:

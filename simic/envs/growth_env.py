@@ -103,8 +103,8 @@ class GrowthEnv(VectorEnv):
         self.env_ids = self.env_ids.to(self.device)
         self.num_envs = len(self.env_ids)
         self.host_ids = self.env_ids
-        self.training_data = dataset_train
-        self.validation_data = dataset_val
+        self.training_data = dataset_train.of("train")
+        self.validation_data = dataset_val.of("val")
         self.host = build_host(train.host, dataset_train.shape, dataset_train.classes)
         self.blueprints = blueprints_of(self.host.family)
         self.population = compose(
@@ -322,11 +322,11 @@ class GrowthEnv(VectorEnv):
         """End the processes that hold hosts, if there are others."""
         self.population.close()
 
-    def committed(self, data: Dataset) -> tuple[Tensor, Tensor]:
-        """Measure accuracy (points) and loss ``[E]`` of hosts with FOSSILIZED seeds alone, on any data."""
+    def committed(self, test: Dataset) -> tuple[Tensor, Tensor]:
+        """Measure accuracy (points) and loss ``[E]`` of hosts with FOSSILIZED seeds alone, on the test split."""
         off = measurable(self.slots) & (self.slots.stage != Stage.FOSSILIZED)
         # All seeds but the fossilized are forced out: what is left is what would be kept.
-        answers = self.population.evaluate(self.slots, data, off[None])
+        answers = self.population.evaluate(self.slots, test.of("test"), off[None])
         accuracy = 100.0 * answers.correct[0].float().mean(dim=1)
         return torch.where(answers.loss[0].isfinite(), accuracy, torch.nan), answers.loss[0]
 

@@ -115,15 +115,15 @@ def _standings_of_group(
     rule_scores = by_policy[rule][0] if rule else None
     return Standings(
         rule=rule,
-        rule_gap=None if rule_scores is None else paired_difference(oracle_scores, rule_scores),
+        rule_gap=None if rule_scores is None else _gain(oracle_scores, rule_scores),
         tasks=sum(task.group == group for task in headroom.tasks),
-        gap=paired_difference(oracle_scores, common_scores),
+        gap=_gain(oracle_scores, common_scores),
         random_search=tuple(searched.mean(axis=0).round(4).tolist()),
         policies={
             name: Standing(
-                score=mean_interval(values),
-                over_rule=None if rule_scores is None else paired_difference(values, rule_scores),
-                over_common=paired_difference(values, common_scores),
+                score=mean_interval(values).within(min(0.0, values.min()), 100.0),
+                over_rule=None if rule_scores is None else _gain(values, rule_scores),
+                over_common=_gain(values, common_scores),
                 params=mean_params,
             )
             for name, (values, mean_params) in by_policy.items()
@@ -135,6 +135,13 @@ def _standings_of_group(
             for kind in dict.fromkeys(kinds.tolist())
         },
     )
+
+
+def _gain(first: Values, second: Values) -> Interval:
+    """Compute the mean of first − second; of a few tasks the interval ends where no mean of scores can lie beyond."""
+    differences = first - second
+    low = min(-100.0, differences.min())
+    return paired_difference(first, second).within(low, max(100.0, differences.max()))
 
 
 def oracle_schedules(headroom: HeadroomReport) -> list[int]:

@@ -226,7 +226,7 @@ def summary(score: result.PerSeed, host_params: int, rng_seed: int) -> result.Po
     accuracy = np.array(score.test_accuracy_pct)
     params = np.array(score.params)
     return result.PolicyResult(
-        test_accuracy_pct=intervals.mean_interval(accuracy),
+        test_accuracy_pct=intervals.mean_interval(accuracy).within(0.0, 100.0),
         test_accuracy_iqm_pct=intervals.interquartile_interval(accuracy, rng_seed),
         val_accuracy_pct=float(np.mean(score.val_accuracy_pct)),
         params=float(params.mean()),

@@ -324,7 +324,8 @@ def _train(
     nothing_off = torch.zeros_like(slots.blueprint, dtype=torch.bool)[None]
     validation = population.evaluate(slots, held_out.val, nothing_off).correct[0].float()
     chosen = int(validation.mean(1).argmax())
-    correct = population.evaluate(slots, held_out.test, nothing_off).correct[0].float()
+    test = held_out.test.of("test")
+    correct = population.evaluate(slots, test, nothing_off).correct[0].float()
     right = correct[chosen].cpu().numpy()
     return Contender(
         network.name,

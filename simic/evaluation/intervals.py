@@ -35,6 +35,10 @@ class Interval:
     low: float
     high: float
 
+    def within(self, low: float, high: float) -> "Interval":
+        """Cut the interval off where the quantity cannot lie: a t interval of a few values knows no such bound."""
+        return Interval(self.estimate, max(self.low, low), min(self.high, high))
+
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 class PairedComparison:

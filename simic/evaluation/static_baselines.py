@@ -116,7 +116,8 @@ class Regime:
             population.train_epoch(slots, self.data, order + (self.tasks * samples)[:, None, None])
             due = epochs == epoch
             if due.any():
-                answers = population.evaluate(slots, self.test, torch.zeros_like(present)[None])
+                nothing_off = torch.zeros_like(present)[None]
+                answers = population.evaluate(slots, self.test.of("test"), nothing_off)
                 accuracy = torch.where(
                     due, 100.0 * answers.correct[0].float().mean(dim=1), accuracy
                 )
@@ -264,7 +265,9 @@ def _fit_linear_classifier(held_out: HeldOut, task: int) -> tuple[float, int, in
         return x.cpu().numpy(), data.y[rows].cpu().numpy()
 
     # The test split decides nothing: validation chooses the penalty.
-    train, val, test = map(samples, (held_out.train, held_out.val, held_out.test))
+    train = samples(held_out.train.of("train"))
+    val = samples(held_out.val.of("val"))
+    test = samples(held_out.test.of("test"))
     models = list(logistic_models(*train, PENALTIES, MOST_ITERATIONS))
     best = max(models, key=lambda model: model.score(*val))  # of equals, the most penalised
     accuracy = round(100.0 * float(best.score(*test)), 4)

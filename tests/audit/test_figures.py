@@ -6,6 +6,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from simic.audit import drawing, figures
+from simic.growth.life.vocabulary import Stage
 
 from .defects import update
 from .synthetic import STEPS
@@ -62,3 +63,19 @@ def test_a_single_iteration_or_value_can_be_drawn(clean):
     panels = figures.panels_of(single)
     assert [panel.name for panel in panels] == ["learning"]
     assert all("<svg" in panel.document for panel in panels)
+
+
+def test_a_replacement_begins_another_bar(clean):
+    """The slot stays GERMINATED when another blueprint replaces the one that it has."""
+    case = clean.evaluation.cases[0]
+    timeline = case.timeline.model_copy(
+        update={
+            "stages": ((int(Stage.GERMINATED),),) * STEPS,
+            "blueprints": (("one",),) * 3 + (("two",),) * (STEPS - 3),
+            "decisions": (),
+        }
+    )
+    with matplotlib.rc_context(drawing.STYLE):
+        _, _, figure = figures.timeline_figure(case.model_copy(update={"timeline": timeline}))
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert [text for text in texts if "one" in text or "two" in text] == texts and len(texts) == 2

@@ -244,6 +244,21 @@ def test_a_record_that_is_not_sound_withholds_every_result(plant):
         assert accuracy not in text and "The oracle is" not in text
 
 
+def test_parameters_of_a_task_are_words(clean, verdict):
+    nested = {"rule": {"first": [7, 9], "signs": [-1]}, "cuts": (), "shape": {}, "noise": 0.06}
+    assert report.cell(nested) == "rule first 7 9, signs -1, cuts none, shape none, noise 0.06"
+
+
+def test_the_largest_gain_and_the_largest_loss_are_open(clean, verdict):
+    [case, *_] = clean.evaluation.cases
+    scores = (90.0, 80.0, 45.0, 30.0)
+    cases = tuple(case.model_copy(update={"score": score, "common": 50.0}) for score in scores)
+    run = replace(clean, evaluation=clean.evaluation.model_copy(update={"cases": cases}))
+    page = report.html(run, verdict, ())
+    closed = re.findall(r"<summary>([+-][\d.]+) points on", page)
+    assert closed == ["+30.0", "-5.0"]
+
+
 def test_what_was_found_while_it_trained_is_in_the_report(clean, verdict):
     row = {"severity": "high", "check": "R2", "message": "ratios explode"}
     columns = {name: np.array([text], dtype=object) for name, text in row.items()}

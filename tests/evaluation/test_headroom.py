@@ -120,6 +120,26 @@ def test_the_rule_gap_is_the_oracle_less_the_tuned_rule_or_else_the_patient_one(
     assert nobody.rule is nobody.rule_gap is nobody.policies["oracle per task"].over_rule is None
 
 
+def test_no_interval_of_a_few_tasks_reaches_beyond_what_scores_can_be(report):
+    """The t interval of two values that lie far apart is wider than the scale."""
+    rows = len(report.rows)
+    far_apart = tuple(98.0 if task == report.rows[0] else 4.0 for task in report.rows)
+    static = report.policies["static"].model_copy(
+        update={
+            "test_accuracy_pct": far_apart,
+            "params": (report.host.params,) * rows,
+        }
+    )
+    policies = {**report.policies, "static": static}
+    [standings] = endpoints.standings(
+        report.model_copy(update={"policies": policies, "price": 0.0}), {}
+    ).values()
+    found = standings.policies["static"]
+    assert 0.0 <= found.score.low < found.score.estimate < found.score.high <= 100.0
+    assert -100.0 <= found.over_common.low < found.over_common.high <= 100.0
+    assert endpoints.mean_interval([98.0, 4.0]).high > 100.0
+
+
 def test_the_oracle_and_the_random_search_choose_by_validation_and_are_judged_by_test(report):
     """Schedule 0 is the best by every validation and the worst by test."""
     rows, schedules = np.shape(report.test_pct)

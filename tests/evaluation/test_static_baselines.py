@@ -119,6 +119,28 @@ def test_tokens_have_no_linear_floor_and_no_floors_are_none(held_out, params):
 # --- the network that a policy ended with -----------------------------------------------------------------------------
 
 
+def test_nothing_is_trained_or_scored_on_another_split_than_its_own(bank, held_out, regime):
+    env = tiny_env(bank)
+    env.reset()
+    population = env.population
+    tasks = torch.arange(3)
+    swapped = replace(regime, test=held_out.val)
+    epochs = torch.ones(1, TASKS, dtype=torch.int64)
+    order = torch.zeros(env.num_envs, 1, 1, dtype=torch.int64)
+    slots = Slots.empty(TASKS, env.host.slots)
+    for wrong in (
+        lambda: env.committed(held_out.val),
+        lambda: GrowthEnv(tiny_train(), 1, held_out.test, held_out.val),
+        lambda: GrowthEnv(tiny_train(), 1, held_out.train, held_out.test),
+        lambda: population.train_epoch(env.slots, held_out.test, order),
+        lambda: linear_classifier(replace(held_out, test=held_out.val), tasks),
+        lambda: linear_classifier(replace(held_out, val=held_out.test), tasks),
+        lambda: swapped.run(population, slots, epochs),
+    ):
+        with pytest.raises(ValueError, match="data of the split '.*' where that of '.*' belongs"):
+            wrong()
+
+
 ITERATION = 11
 LIFECYCLE = Lifecycle(training_dwell=1, max_seeds=2)
 
@@ -126,8 +148,9 @@ LIFECYCLE = Lifecycle(training_dwell=1, max_seeds=2)
 @pytest.fixture(scope="module")
 def regime(bank):
     """Scored on the validation split: the test split of a suite's training tasks does not exist."""
-    data = (load_split(bank, split) for split in ("train", "val"))
-    return Regime(tiny_train(lifecycle=LIFECYCLE), *data, torch.arange(TASKS), ITERATION)
+    test = replace(load_split(bank, "val"), split="test")
+    train = load_split(bank, "train")
+    return Regime(tiny_train(lifecycle=LIFECYCLE), train, test, torch.arange(TASKS), ITERATION)
 
 
 def test_kept_seeds_are_there_from_the_start_with_the_weights_they_began_with(bank, regime):

@@ -193,7 +193,7 @@ class Population:
             return torch.zeros(len(self), len(self.blueprints), device=self.device)
         if self._alignments is None or self._alignments.data is not data:
             templates = self.templates.seeds[0]
-            self._alignments = Alignments(templates, self.blueprints, data, self._fits)
+            self._alignments = Alignments(templates, self.blueprints, data.of("train"), self._fits)
         return self._alignments.of(self.tasks)
 
     # --- training ---
@@ -211,7 +211,8 @@ class Population:
         """
         state = state or SlotState.read(slots)
         parts, places = self._in_groups(
-            state, lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data, order)
+            state,
+            lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data.of("train"), order),
         )
         stats = TrainStats.joined(parts)
         if places is not None:

@@ -11,8 +11,8 @@ FAULTS: Faults = {
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch(
             BATCHES,
-            '[f"y_{split}"].to(device)\n',
-            '[f"y_{split}"].to(device).roll(int(split == "val"), 0)\n',
+            '[f"y_{split}{suffix}"].to(device)\n',
+            '[f"y_{split}{suffix}"].to(device).roll(int(split == "val"), 0)\n',
         ),
     ),
     "validation-as-test": fault(
@@ -20,7 +20,7 @@ FAULTS: Faults = {
         "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
         Patch(
             BATCHES,
-            'for split in ("train", "val", "test")',
+            "for split in get_args(SplitName)",
             'for split in ("train", "val", "val")',
         ),
     ),
@@ -29,7 +29,7 @@ FAULTS: Faults = {
         "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
         Patch(
             BATCHES,
-            'for split in ("train", "val", "test")',
+            "for split in get_args(SplitName)",
             'for split in ("test", "val", "test")',
         ),
     ),

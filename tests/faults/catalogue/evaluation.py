@@ -52,8 +52,8 @@ FAULTS: Faults = {
         "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
         Patch(
             "envs/growth_env.py",
-            "evaluate(self.slots, data, off[None])",
-            "evaluate(self.slots, data, 0 * off[None])",
+            'evaluate(self.slots, test.of("test"), off[None])',
+            "evaluate(self.slots, test, 0 * off[None])",
         ),
     ),
     "interval-too-narrow": fault(
