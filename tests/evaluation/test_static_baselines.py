@@ -137,7 +137,7 @@ def test_nothing_is_trained_or_scored_on_another_split_than_its_own(bank, held_o
         lambda: linear_classifier(replace(held_out, val=held_out.test), tasks),
         lambda: swapped.run(population, slots, epochs),
     ):
-        with pytest.raises(ValueError, match="data of the split '.*' where that of '.*' belongs"):
+        with pytest.raises(ValueError, match=r"data of the split '.*' where that of '.*' belongs"):
             wrong()
 
 
