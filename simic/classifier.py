@@ -14,6 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from simic.data.own.predict import array_frame, check_images
 from simic.data.own.readers import UserData, of_python
 from simic.data.own.table_columns import codes
 from simic.errors import SimicError, printable
@@ -114,18 +115,15 @@ def probabilities(network: GrownNetwork, x: Any) -> np.ndarray:
     inputs = network.structure.inputs
     assert inputs is not None
     if inputs.layout == "table":
-        if isinstance(x, pd.DataFrame):
-            frame = x.rename(columns=str)
-        else:
-            frame = pd.DataFrame(x, columns=[f"x{k}" for k in range(np.shape(x)[1])])
-        raw = codes(frame, inputs.columns)
+        raw = codes(
+            x if isinstance(x, pd.DataFrame) else array_frame(np.asarray(x)), inputs.columns
+        )
     else:
         # Images are checked here; a network would fail on another shape with torch's message.
-        raw = np.asarray(x)
-        if raw.shape[1:] != inputs.shape:
-            raise SimicError(
-                f"x is {list(raw.shape)}: must be images {['N', *inputs.shape]}, as in training"
-            )
+        try:
+            raw = check_images(np.asarray(x), inputs.model_dump())
+        except ValueError as error:
+            raise SimicError(str(error)) from None
     with torch.no_grad():
         # A copy: torch warns of memory that it may not write to, as that of some frames.
         batches = torch.as_tensor(np.array(raw), dtype=inputs.dtype).split(ROWS_AT_ONCE)

@@ -217,6 +217,14 @@ GrowTarget = Annotated[
         help="The column to predict; default: the one named target, label, class or y.",
     ),
 ]
+GrowWords = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="A column that is words, not numbers, whatever it looks like, such as codes; may be given again.",
+        show_default=False,
+    ),
+]
 GrowPolicy = Annotated[
     str,
     typer.Option(
@@ -246,6 +254,7 @@ GrowEpochs = Annotated[
 def grow(
     data: GrowData = None,
     target: GrowTarget = None,
+    words: GrowWords = None,
     layout: Annotated[
         str | None, typer.Option(help="Where channels of images are, if asked: nchw or nhwc.")
     ] = None,
@@ -279,7 +288,9 @@ def grow(
         from simic.pipeline import grow as growing
 
         workspace = _workspace()
-        request = growing.Growth(data, out, task, policy, host, n, epochs, target, layout)
+        request = growing.Growth(
+            data, out, task, policy, host, n, epochs, target, layout, words=tuple(words or ())
+        )
         # Growing needs no project: without one, defaults serve.
         tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
         grown = growing.grow(tree, workspace, request, lambda note: _say(f"data     {note}"))

@@ -25,6 +25,9 @@ class InputColumn(BaseModel):
     other: bool = False
     # A feature says where a value is missing.
     missing: bool = False
+    # Of numbers that a file has as text: what stands before decimals, and their unit or currency.
+    mark: Literal[".", ","] = "."
+    unit: str = ""
 
     @property
     def codes(self) -> list[float | None]:
@@ -51,6 +54,8 @@ class RawInputs(BaseModel):
     # Standard deviations at which features are cut off.
     clip: float | None = None
     classes: tuple[str, ...]
+    # Pillow's name for the pixels of image files that are read alike; empty: there are none.
+    mode: str = ""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,8 +79,8 @@ class InputEncoder(nn.Module):
             # Of each feature: its column, whether it is the number itself, else the code that it is 1 for.
             codes = [column.codes for column in inputs.columns]
             features = [code for column_codes in codes for code in column_codes]
-            counts = torch.tensor([len(column_codes) for column_codes in codes])
-            constants["source"] = torch.arange(len(codes)).repeat_interleave(counts)
+            sources = [place for place, column_codes in enumerate(codes) for _ in column_codes]
+            constants["source"] = torch.tensor(sources)
             constants["numbers"] = torch.tensor([code is None for code in features])
             constants["codes"] = torch.tensor([code or 0.0 for code in features]).double()
         for name, value in constants.items():

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from simic import durable, program
+from simic import durable, program, safe_read
 from simic.data.raw_inputs import InputEncoder, RawInputs
 from simic.errors import SimicError
 from simic.growth.batch.groups import SlotState
@@ -25,10 +25,15 @@ from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.grafting import blend
 from simic.growth.networks.hosts import HostSpec, build_host
+from simic.memory import machine_bytes
 from simic.params import Host
 
 FORMAT = 2
 RESTORED = "bring the folder back, that of a run with dvc checkout reports/grown, or grow another"
+MOST_LETTERS = 200
+MOST_STRUCTURE_BYTES = 2**26
+# How often the weights are held in memory at least.
+COPIES = 3
 STRUCTURE = "structure.json"
 WEIGHTS = "weights.safetensors"
 HISTORY = "history.json"
@@ -274,7 +279,18 @@ def load_grown(path: Path | str) -> GrownNetwork:
     """Read the network that ``write_network`` wrote, in evaluation mode; SimicError on anything wrong."""
     path = Path(path)
     structure, weights = _files(path)
-    host = build_host(structure.host, structure.input_shape, structure.classes)
+    try:
+        host = build_host(structure.host, structure.input_shape, structure.classes)
+        # Shapes first, without memory: a description may ask for any number of gigabytes.
+        with torch.device("meta"):
+            outline = GrownNetwork.fresh(structure, host)
+    # Sizes beyond all numbers, columns that do not fit the features.
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0][:MOST_LETTERS]
+        raise SimicError(
+            f"{path / STRUCTURE}: no network can be built: {reason}; {RESTORED}"
+        ) from None
+    _expected(outline, weights, str(path / WEIGHTS))
     network = GrownNetwork.fresh(structure, host)
     _load(network, weights, str(path / WEIGHTS))
     return network
@@ -285,18 +301,14 @@ def _files(path: Path) -> tuple[Structure, dict[str, Tensor]]:
     # The structure has a checksum of its own, and those of the other files.
     file = path / STRUCTURE
     try:
-        structure = durable.checked(file.read_bytes())
-        weights = (path / WEIGHTS).read_bytes()
+        structure = durable.checked(safe_read.read_file(file, MOST_STRUCTURE_BYTES, RESTORED))
+        weights = safe_read.read_file(path / WEIGHTS, machine_bytes() // COPIES, RESTORED)
         hashes = dict(structure.pop("sha256", {}))
         if durable.sha256_of(weights) != hashes.get(WEIGHTS):
             raise SimicError(
                 f"{path / WEIGHTS}: damaged: its sha256 is not the one in {STRUCTURE}; {RESTORED}"
             )
         return Structure.model_validate_json(json.dumps(structure)), load(weights)
-    except OSError as error:
-        raise SimicError(
-            f"{path}: not a grown network: {error.filename}: {error.strerror}; {RESTORED}"
-        ) from None
     except ValidationError as error:
         key = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise SimicError(f"{file}: {key}: {error.errors()[0]['msg']}; {RESTORED}") from None
@@ -305,6 +317,18 @@ def _files(path: Path) -> tuple[Structure, dict[str, Tensor]]:
 
 
 def _load(network: GrownNetwork, weights: dict[str, Tensor], source: str) -> None:
+    expected = _expected(network, weights, source)
+    # A tied tensor is in the file once, under the first segment's name.
+    tensors = {name: weights[name] for name in expected}
+    network.load_state_dict(
+        tensors | {name: tensors[source] for name, source in network.tied.items()}
+    )
+
+
+def _expected(
+    network: GrownNetwork, weights: dict[str, Tensor], source: str
+) -> dict[str, torch.Size]:
+    """List the shapes of a network's tensors; SimicError where these are others."""
     # Tensors of slots that the network does not have are left out: a population has some of every live seed.
     expected = {name: tensor.shape for name, tensor in network.weights().items()}
     for name in expected.keys() - weights.keys():
@@ -314,8 +338,4 @@ def _load(network: GrownNetwork, weights: dict[str, Tensor], source: str) -> Non
             raise SimicError(
                 f"{source}: tensor {name} has shape {tuple(weights[name].shape)}, must be {tuple(shape)}"
             )
-    # A tied tensor is in the file once, under the first segment's name.
-    tensors = {name: weights[name] for name in expected}
-    network.load_state_dict(
-        tensors | {name: tensors[source] for name, source in network.tied.items()}
-    )
+    return expected

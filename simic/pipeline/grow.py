@@ -53,6 +53,7 @@ class Growth:
     epochs: int | None = None
     target: str | None = None  # the column to predict
     layout: str | None = None  # where channels of images are: nchw, nhwc
+    words: tuple[str, ...] = ()  # columns that are words, whatever they look like
     fit: bool = False  # no test split, and as few samples as there are: who fits scores elsewhere
 
 
@@ -144,7 +145,9 @@ def _prepare_data(
     if request.data is None:
         raise SimicError("grow: needs data, a file or a folder, or --task NAME")
     table = (
-        read(Path(request.data), request.target) if isinstance(request.data, str) else request.data
+        read(Path(request.data), request.target, request.words)
+        if isinstance(request.data, str)
+        else request.data
     )
     split = params.prepare.split
     # A user who fits scores elsewhere: every sample is then needed for training, and no test split is set aside.
@@ -160,8 +163,9 @@ def _task_params(request: Growth, params: Params, file: Path | None) -> Prepare:
             f"--task {request.task}: grow takes one data set; name another task or give a file"
         )
     # Options that would be ignored are refused: nobody should believe that they had an effect.
-    for name, value in (("target", request.target), ("layout", request.layout)):
-        if value is not None:
+    options = {"target": request.target, "layout": request.layout, "words": " ".join(request.words)}
+    for name, value in options.items():
+        if value:
             raise SimicError(
                 f"--{name} {value}: is for a file or folder of your own; leave it out with --task"
             )

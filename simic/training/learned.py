@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from simic import durable, params
+from simic import durable, params, safe_read
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic, part_of, refuse_mismatch
 from simic.agent.spec import ActionSpec, ObservationSpec
@@ -19,11 +19,15 @@ from simic.envs.actions import to_action
 from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Action
+from simic.memory import machine_bytes
 from simic.training.checkpoint import Checkpoint
 
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "policy.json"
 FORMAT_VERSION = 5
+MOST_CARD_BYTES = 2**24
+# How often the weights are held in memory at least.
+COPIES = 3
 RESTORED = (
     "give the folder of another, or bring it back: of this project's own, dvc checkout models"
 )
@@ -60,8 +64,11 @@ class Learned:
     ) -> Self:
         # An untrained policy of these sizes takes over weights, then scales; nothing of it learns any more.
         action_spec, observation_spec = parse_specs(specs)
+        # Shapes first, without memory: a description may ask for any number of gigabytes.
+        with torch.device("meta"):
+            outline = ActorCritic(action_spec, observation_spec, train.policy)
+        refuse_mismatch(f"the policy after {iteration} iterations", outline.state_dict(), weights)
         policy = ActorCritic(action_spec, observation_spec, train.policy)
-        refuse_mismatch(f"the policy after {iteration} iterations", policy.state_dict(), weights)
         policy.load_state_dict(weights)
         # A policy that saw raw features has no scales in its file, and gets none here.
         scaled = any(name.startswith("observation.") for name in scales)
@@ -100,8 +107,8 @@ class Learned:
         # Both files are read before either is believed.
         card_file = path / CARD_FILE
         try:
-            card_content = card_file.read_bytes()
-            content = (path / WEIGHTS_FILE).read_bytes()
+            card_content = safe_read.read_file(card_file, MOST_CARD_BYTES, RESTORED)
+            content = safe_read.read_file(path / WEIGHTS_FILE, machine_bytes() // COPIES, RESTORED)
             card = json.loads(card_content)
             if card["format_version"] != FORMAT_VERSION:
                 raise SimicError(
@@ -123,11 +130,11 @@ class Learned:
                 tensors,
                 device,
             )
-        except OSError as error:
-            raise SimicError(
-                f"{error.filename}: policy not readable: {error.strerror}; {RESTORED}"
-            ) from None
-        except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
+        # Sizes beyond all numbers are a RuntimeError of torch.
+        except (
+            *(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
+            SafetensorError,
+        ):
             raise SimicError(
                 f"{card_file}: damaged: not a policy that simic wrote; {RESTORED}"
             ) from None

@@ -98,7 +98,7 @@ def test_a_damaged_directory_is_refused_by_name(tmp_path: Path) -> None:
     population = make_population("mlp", 2)
     slots = one_seed(population, Stage.FOSSILIZED, 0, alpha=1.0)
     path = write_network(grown_network(population, slots, 0), tmp_path / "grown", [], CARD)
-    with pytest.raises(SimicError, match="not a grown network"):
+    with pytest.raises(SimicError, match=r"structure\.json: no such file"):
         load_grown(tmp_path)
     file = path / "structure.json"
     text = file.read_text()
@@ -111,6 +111,10 @@ def test_a_damaged_directory_is_refused_by_name(tmp_path: Path) -> None:
     for forged, words in (
         ({"classes": 5}, r"tensor head\.\w+ has shape"),
         ({"klasses": 4}, r"structure\.json: klasses"),
+        # Of these, gigabytes: told by the weights, before there is memory for any.
+        ({"classes": 10**9}, r"tensor head\.\w+ has shape"),
+        ({"input_shape": [1, 1, 10**10]}, r"tensor segments\.\S+ has shape"),
+        ({"input_shape": [1, 10**10, 10**10]}, "no network can be built"),
         (unknown, "blueprint 'mine': not registered; known here are norm, lora, mlp_small, mlp"),
     ):
         file.write_bytes(durable.with_checksum(structure | forged))

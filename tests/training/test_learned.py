@@ -6,6 +6,7 @@ import pytest
 import torch
 from small_runs import small_params
 
+from simic import durable
 from simic.errors import SimicError
 from simic.training.checkpoint import read
 from simic.training.learned import Learned
@@ -50,7 +51,17 @@ def test_a_damaged_or_missing_file_is_named(learned, tmp_path, file):
         with pytest.raises(SimicError, match=str(tmp_path)):
             Learned.load(tmp_path)
     (tmp_path / file).unlink()
-    with pytest.raises(SimicError, match=f"{file}: policy not readable"):
+    with pytest.raises(SimicError, match=f"{file}: no such file"):
+        Learned.load(tmp_path)
+
+
+@pytest.mark.parametrize("size", ["features", "cardinality", "privileged_cardinality"])
+def test_a_description_that_asks_for_gigabytes_is_refused_without_them(learned, tmp_path, size):
+    learned.save(tmp_path)
+    card = durable.checked((tmp_path / "policy.json").read_bytes())
+    card["specs"]["observation"] |= {"categories": 1, "privileged": 1, size: 10**11}
+    (tmp_path / "policy.json").write_bytes(durable.with_checksum(card))
+    with pytest.raises(SimicError, match="the policy after 4 iterations: tensor"):
         Learned.load(tmp_path)
 
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.tree import DecisionTreeClassifier
 from torch import Tensor
 
 from simic.data.bank import CLIP_DEVIATIONS, SPLITS, Bank, single_task_bank
 from simic.data.batches import TaskMeta
+from simic.data.own.predict import array_frame
 from simic.data.own.readers import UserData
-from simic.data.own.table_columns import codes, describe, is_number, labels
+from simic.data.own.table_columns import Table, codes, describe, is_number, labels, listed, typed
 from simic.data.prepare import stratified_split
 from simic.data.raw_inputs import TO_CHANNELS_FIRST, InputEncoder, Layout, RawInputs
 from simic.data.sources import checked, equal_rows
@@ -20,6 +22,11 @@ from simic.errors import SimicError
 # Samples of all splits together; with fewer the scores of networks hardly differ by more than chance.
 FEW_ROWS = 60
 CHANNELS = (1, 3, 4)
+# Of image files, by channels.
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+# Share of validation rows that a column alone tells the class of, where it is named; unless one class has as many.
+TELLING = 0.99
+MOST_TELLING_ROWS = 2000
 MOST_CLASSES_SHOWN = 6
 
 
@@ -57,7 +64,7 @@ def own_data(
     """
     y, classes = labels(data.y, str(data.y.name))
     x = _samples(data, layout)
-    firsts = equal_rows(_places(x) if isinstance(x, pd.DataFrame) else x)
+    firsts = equal_rows(_places(x.frame) if isinstance(x, Table) else x)
     parts, notes = _parts(data, torch.from_numpy(y), classes, firsts, shares, rng_seed, few)
     train = parts["train"].numpy()
     if absent := sorted({*range(len(classes))} - {*y[train].tolist()}):
@@ -65,11 +72,14 @@ def own_data(
             f"{data.name}: no training sample is of class {classes[absent[0]]}: bring one, or leave it out"
         )
     # Describe the training samples, so that a network outside encodes others like them.
-    if isinstance(x, pd.DataFrame):
+    if isinstance(x, Table):
         raw, inputs, encoding = _encode_table(x, train, classes)
+        encoding += _name_telling(
+            raw, y, {split: rows.numpy() for split, rows in parts.items()}, inputs
+        )
     else:
         raw = x
-        inputs, encoding = _encode_images(x, y, train, classes, data.name, layout)
+        inputs, encoding = _encode_images(x, y, train, classes, data, layout)
     # Tell the user what was done.
     sizes = "split: " + ", ".join(f"{len(rows)} {split}" for split, rows in parts.items())
     if len(y) < FEW_ROWS:
@@ -81,6 +91,7 @@ def own_data(
         _describe_classes(y, classes, str(data.y.name)),
         sizes,
         *notes,
+        *data.notes,
         *encoding[1:],
     ]
     return OwnData(
@@ -91,7 +102,7 @@ def own_data(
     )
 
 
-def _samples(data: UserData, layout: str | None) -> pd.DataFrame | np.ndarray:
+def _samples(data: UserData, layout: str | None) -> Table | np.ndarray:
     """Take rows as a table and all else as images."""
     x = data.x
     if isinstance(x, pd.DataFrame):
@@ -102,9 +113,16 @@ def _samples(data: UserData, layout: str | None) -> pd.DataFrame | np.ndarray:
             f"{data.name}: x is {list(x.shape)}: must be rows [N, D] or images [N, H, W(, C)]"
         )
     elif x.ndim == 2:
-        x = pd.DataFrame(x).infer_objects().add_prefix("x")
-    if isinstance(x, pd.DataFrame) and layout is not None:
-        raise SimicError(f"--layout {layout}: is for images; {data.name} is a table")
+        x = array_frame(x)
+    if isinstance(x, pd.DataFrame):
+        if layout is not None:
+            raise SimicError(f"--layout {layout}: is for images; {data.name} is a table")
+        if not x.columns.is_unique:
+            twice = x.columns[x.columns.duplicated()][0]
+            raise SimicError(f"column {twice!r}: is there twice; rename one of them")
+        return typed(x, data.words, data.semicolons)
+    if data.words:
+        raise SimicError(f"--words {data.words[0]}: is for tables; {data.name} is images")
     return x
 
 
@@ -212,11 +230,11 @@ def _places(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _encode_table(
-    x: pd.DataFrame, train: np.ndarray, classes: tuple[str, ...]
+    table: Table, train: np.ndarray, classes: tuple[str, ...]
 ) -> tuple[np.ndarray, RawInputs, list[str]]:
     """Code a table; describe its columns as the training rows show them, in notes of which the first is its size."""
-    columns, notes = describe(x, train)
-    raw = codes(x, columns)
+    columns, notes = describe(table, train)
+    raw = codes(table.frame, columns)
     inputs = RawInputs(
         layout="table",
         shape=(len(columns),),
@@ -228,9 +246,30 @@ def _encode_table(
     )
     # Mean and deviation are those of training alone: nothing of the other splits reaches the network.
     features = InputEncoder(inputs).features(torch.from_numpy(raw[train])).numpy()
-    counts = {"row": len(x), "column": len(x.columns), "feature": features.shape[1]}
+    counts = {"row": len(raw), "column": len(table.frame.columns), "feature": features.shape[1]}
     size = ", ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in counts.items())
-    return raw, _with_statistics(inputs, features, (0,)), [size, *notes]
+    return raw, _with_statistics(inputs, features, (0,)), [size, *table.notes, *notes]
+
+
+def _name_telling(
+    raw: np.ndarray, y: np.ndarray, parts: Mapping[str, np.ndarray], inputs: RawInputs
+) -> list[str]:
+    """Name columns of which each alone tells the class: often the answer itself, or what is known only after it."""
+    train = parts["train"][:MOST_TELLING_ROWS]
+    val = parts["val"][:MOST_TELLING_ROWS]
+    telling = list[str]()
+    for place, column in enumerate(inputs.columns):
+        # As many leaves as a rule of one column needs.
+        leaves = 2 * len(inputs.classes) + len(column.levels or ())
+        tree = DecisionTreeClassifier(max_leaf_nodes=leaves, random_state=0)
+        tree.fit(raw[train][:, [place]], y[train])
+        if tree.score(raw[val][:, [place]], y[val]) >= TELLING:
+            telling.append(column.name)
+    if not telling or np.bincount(y[val]).max() >= TELLING * len(val):
+        return []
+    return [
+        f"alone tells the class: {listed(telling)}; is it known before the answer? If not, leave it out"
+    ]
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -241,15 +280,17 @@ def _encode_images(
     y: np.ndarray,
     train: np.ndarray,
     classes: tuple[str, ...],
-    name: str,
+    data: UserData,
     layout: str | None,
 ) -> tuple[RawInputs, list[str]]:
     """Find where the channels of images are; describe these as the training images show them, likewise."""
-    order = layout_of(x.shape, name, layout)
+    order = layout_of(x.shape, data.name, layout)
     images = x[:, None] if order == "hw" else x.transpose(TO_CHANNELS_FIRST[order])
-    checked(name, images, y)
-    inputs = RawInputs(layout=order, shape=x.shape[1:], mean=(), std=(), classes=classes)
+    checked(data.name, images, y)
     channels, height, width = images.shape[1:]
+    # Image files have bytes, as these arrays may have.
+    mode = data.mode or (MODES.get(channels, "") if x.dtype == np.uint8 else "")
+    inputs = RawInputs(layout=order, shape=x.shape[1:], mean=(), std=(), classes=classes, mode=mode)
     notes = [
         f"{len(y)} images of {' × '.join(map(str, inputs.shape))}",
         f"read as {channels} channel(s) of {height} × {width} pixels, each standardised",

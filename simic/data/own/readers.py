@@ -1,14 +1,14 @@
 """Read a user's data as they come: a table with a column to predict, or arrays with labels beside them."""
 
-import json
-from dataclasses import dataclass
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-from PIL import Image
 from torch.utils import data as torch_data
 
 from simic import durable
@@ -16,7 +16,7 @@ from simic.data.own import predict
 from simic.data.own.table_columns import split_target
 from simic.data.sources import npz_arrays
 from simic.errors import SimicError
-from simic.memory import refuse_too_much
+from simic.memory import machine_bytes
 
 SPLIT_NAMES = {
     "train": 0,
@@ -29,10 +29,10 @@ SPLIT_NAMES = {
     "testing": 2,
 }
 NPZ_NAMES = ("x", "y", *(f"{axis}_{name}" for axis in "xy" for name in SPLIT_NAMES))
-TABLES = (".csv", ".tsv", ".parquet", ".feather", ".arrow", ".ipc")
+MOST_LETTERS = 300
 KINDS = "a .csv, .tsv, .parquet, .feather, .arrow, .npz or .npy file, or a folder of images for each class"
-# How often a table's file is held in memory at least.
-COPIES = 3
+# Endings of other files in a folder of images that a message lists.
+MOST_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,14 @@ class UserData:
     y: pd.Series
     part: np.ndarray | None = None
     sha256: str = ""
+    # What was noticed while they were read.
+    notes: tuple[str, ...] = ()
+    # Names of columns that are words, whatever they look like.
+    words: tuple[str, ...] = ()
+    # These separate the columns of the file.
+    semicolons: bool = False
+    # Pillow's name for the pixels, of image files.
+    mode: str = ""
 
     def __post_init__(self) -> None:
         shape = np.shape(self.x)
@@ -57,30 +65,47 @@ class UserData:
             )
 
 
-def read(path: Path, target: str | None = None) -> UserData:
-    """Read a file or folder by its name's ending; SimicError naming what is wrong with it."""
+def read(path: Path, target: str | None = None, words: Sequence[str] = ()) -> UserData:
+    """Read a file or folder by its name's ending; SimicError naming what is wrong with it.
+
+    Args:
+        path: of the file or folder.
+        target: name of the column with the labels; of an array, the file with them.
+        words: names of columns of a table that are words, whatever they look like.
+    """
     try:
-        if path.is_dir():
-            return _read_folder(path, target)
-        if not path.is_file():
-            raise SimicError(f"{path}: no such file; must be {KINDS}")
-        # Sizes before contents.
-        refuse_too_much(str(path), path.stat().st_size * COPIES, "the size of the file")
-        # Of a packed file the ending before .gz.
-        ending = Path(path.name.lower().removesuffix(".gz")).suffix
-        # The ending of the name says how the file is read.
-        if ending in TABLES:
-            return _of_frame(path.name, predict.read_table(path), target, durable.sha256(path))
-        if ending in (".npz", ".npy"):
-            return (_read_npz if ending == ".npz" else _read_npy)(path, target)
+        data = _read(path, target)
+        return replace(data, words=tuple(words))
     except (SimicError, MemoryError):
         raise
-    except UnicodeDecodeError:
-        raise SimicError(f"{path}: not UTF-8 text: save the table as UTF-8") from None
+    except FileNotFoundError as error:
+        raise SimicError(f"{error.filename}: no such file; must be {KINDS}") from None
     except Exception as error:  # damaged files end in errors of many kinds of many libraries
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = " ".join(str(error).split())[:MOST_LETTERS] or type(error).__name__
         raise SimicError(f"{path}: cannot be read: {reason}") from error
+
+
+def _read(path: Path, target: str | None) -> UserData:
+    if path.is_dir():
+        return _read_folder(path, target)
+    # Of a packed file the ending before .gz.
+    ending = Path(path.name.lower().removesuffix(".gz")).suffix
+    # The ending of the name says how the file is read.
+    if ending in predict.TABLES:
+        frame, notes = predict.read_table(path, most_bytes())
+        data = _of_frame(path.name, frame, target, durable.sha256(path))
+        semicolons = any("semicolons" in note for note in notes)
+        return replace(data, notes=tuple(notes), semicolons=semicolons)
+    if ending in (".npz", ".npy"):
+        return (_read_npz if ending == ".npz" else _read_npy)(path, target)
+    # Says whether there is a file before what it should be.
+    predict.read_bytes(path, most_bytes())
     raise SimicError(f"{path}: must be {KINDS}")
+
+
+def most_bytes() -> int:
+    """Compute how many bytes of data fit into what this process may use."""
+    return machine_bytes() // predict.COPIES
 
 
 def of_python(x: Any, y: Any = None, target: str | None = None) -> UserData:
@@ -125,40 +150,21 @@ def _of_frame(
     if len(x.columns) == 0:
         raise SimicError(f"{name}: has the column {y.name!r} alone: must have others to learn from")
     # Hugging Face keeps images as bytes in a column.
-    first = x.iloc[0, 0] if x.shape[1] == 1 and len(x) else None
-    if isinstance(first, dict) and first.get("bytes"):
-        images = _stacked(name, [pa.BufferReader(image["bytes"]) for image in x.iloc[:, 0]])
-        return UserData(name, images, y, part, sha256)
+    if x.shape[1] == 1 and (images := predict.image_bytes(x.iloc[:, 0])):
+        pixels, mode = predict.read_images(images, most_bytes())
+        return UserData(name, pixels, y, part, sha256, mode=mode)
     return UserData(name, x.reset_index(drop=True), y.reset_index(drop=True), part, sha256)
 
 
 def _read_folder(path: Path, target: str | None) -> UserData:
     """Read a data set that Hugging Face's library saved, or images."""
-    if (path / "dataset_dict.json").exists():
-        folders = [
-            path / name for name in json.loads((path / "dataset_dict.json").read_text())["splits"]
-        ]
-    elif (path / "dataset_info.json").exists():
-        folders = [path]
-    else:
+    if not any((path / name).exists() for name in ("dataset_dict.json", "dataset_info.json")):
         return _images(path)
-    frames = list[pd.DataFrame]()
-    parts = list[int]()
-    features = {}
-    for folder in folders:
-        # The description of a split knows the names of its classes.
-        features |= json.loads((folder / "dataset_info.json").read_text()).get("features") or {}
-        state = json.loads((folder / "state.json").read_text())
-        files = [folder / file["filename"] for file in state["_data_files"]]
-        frames.append(pd.concat([predict.read_arrow(file) for file in files], ignore_index=True))
-        parts += [SPLIT_NAMES.get(folder.name, 0)] * len(frames[-1])
-    # Classes are shown by name, not by number.
+    frames, names = predict.read_hugging_face(path, most_bytes())
+    sizes = [len(frame) for frame in frames]
+    parts = np.repeat([SPLIT_NAMES.get(name, 0) for name in names], sizes)
     frame = pd.concat(frames, ignore_index=True)
-    for name, feature in features.items():
-        if isinstance(feature, dict) and feature.get("names") and name in frame:
-            names: Any = dict(enumerate(feature["names"]))
-            frame[name] = frame[name].map(names)
-    return _of_frame(path.name, frame, target, "", np.array(parts) if len(folders) > 1 else None)
+    return _of_frame(path.name, frame, target, "", parts if len(names) > 1 else None)
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
@@ -170,7 +176,7 @@ def _read_npz(path: Path, target: str | None) -> UserData:
         raise SimicError(
             f"{path}: --target {target}: is for tables; in an .npz labels are the array y"
         )
-    content = path.read_bytes()
+    content = predict.read_bytes(path, most_bytes())
     arrays = npz_arrays(path, content, NPZ_NAMES)
     # Either x and y, or a pair of arrays for each split.
     splits = [split for split in SPLIT_NAMES if f"x_{split}" in arrays]
@@ -199,17 +205,20 @@ def _read_npz(path: Path, target: str | None) -> UserData:
 
 def _read_npy(path: Path, target: str | None) -> UserData:
     """Read x.npy with y.npy beside it, or with the file that ``target`` names."""
+    content = predict.read_bytes(path, most_bytes())
     # X.npy goes with y.npy.
     beside = path.with_name(
         path.name.replace("X", "y", 1) if "X" in path.name else path.name.replace("x", "y", 1)
     )
     labels = Path(target) if target is not None else beside
-    if labels == path or not labels.is_file():
+    if labels == path or not labels.exists():
         raise SimicError(
             f"{path}: no labels: {labels} is not there or the same; name their file, --target y.npy"
         )
-    x = np.load(path, allow_pickle=False)
-    y = np.load(labels, allow_pickle=False)
+    x, y = (
+        np.load(io.BytesIO(array), allow_pickle=False)
+        for array in (content, predict.read_bytes(labels, most_bytes()))
+    )
     digest = durable.sha256_of((durable.sha256(path) + durable.sha256(labels)).encode())
     return UserData(path.name, x, pd.Series(y.ravel(), name="y"), None, digest)
 
@@ -219,23 +228,38 @@ def _read_npy(path: Path, target: str | None) -> UserData:
 
 def _images(path: Path) -> UserData:
     """Read a folder of images for each class, all below folders train, val, test where there are such."""
-    folders = _folders(path)
+    # Archives often have a folder around everything.
+    root = path
+    while len(folders := _folders(root)) == 1 and not any(map(Path.is_file, root.iterdir())):
+        root = folders[0]
     # The folders of classes may lie in folders of splits.
     parted = bool(folders) and all(folder.name.lower() in SPLIT_NAMES for folder in folders)
     files = list[Path]()
+    others = list[Path]()
     labels = list[str]()
     parts = list[int]()
-    for split in folders if parted else [path]:
+    deeper = set[str]()
+    for split in folders if parted else [root]:
         for folder in _folders(split):
-            images = sorted(
-                file for file in folder.iterdir() if file.suffix.lower() in predict.IMAGES
-            )
+            images, strangers = predict.image_files(folder)
             files += images
+            others += strangers
             labels += [folder.name] * len(images)
             parts += [SPLIT_NAMES.get(split.name.lower(), 0)] * len(images)
+            deeper |= {folder.name for image in images if image.parent != folder}
     if not files:
         raise SimicError(f"{path}: no images in folders of it: must be {KINDS}")
-    x = _stacked(str(path), files)
+    # What was done is said, since folders can be read in other ways.
+    notes = list[str]()
+    if deeper:
+        notes.append(
+            f"images in folders below a class are of that class: {', '.join(sorted(deeper))}"
+        )
+    if others:
+        endings = Counter(file.suffix or file.name for file in others).most_common(MOST_SHOWN)
+        shown = ", ".join(f"{count} {ending}" for ending, count in endings)
+        notes.append(f"files that are no images are left out: {shown}")
+    x, mode = predict.read_images(files, most_bytes())
     digest = durable.sha256_of("".join(map(durable.sha256, files)).encode())
     return UserData(
         path.name,
@@ -243,32 +267,14 @@ def _images(path: Path) -> UserData:
         pd.Series(labels, name="folder"),
         np.array(parts) if parted else None,
         digest,
+        notes=tuple(notes),
+        mode=mode,
     )
 
 
 def _folders(path: Path) -> list[Path]:
     return sorted(
-        folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith(".")
+        folder
+        for folder in path.iterdir()
+        if folder.is_dir() and not predict.is_hidden(folder.name)
     )
-
-
-def _stacked(name: str, files: list[Any]) -> np.ndarray:
-    """Read images as uint8 ``[N, H, W]`` where all are grey, else ``[N, H, W, 3]``."""
-    images = list[Image.Image]()
-    for file in files:
-        with Image.open(file) as image:
-            image.load()
-            images.append(image)
-    # Colour is kept where any image has it.
-    grey = all(image.mode in ("L", "1") for image in images)
-    width, height = images[0].size
-    for file, image in zip(files, images, strict=True):
-        # Modes I and F hold 16 or 32 bits, of which a conversion would keep the lowest 8.
-        if image.mode[0] in "IF":
-            raise SimicError(f"{name}: {file} has more than 8 bits a pixel: convert all images")
-        if image.size != (width, height):
-            sizes = f"{width} × {height} and {image.size[0]} × {image.size[1]} pixels"
-            raise SimicError(
-                f"{name}: images of {sizes} (the latter: {file}): must be of one size; resize them first"
-            )
-    return np.stack([np.asarray(image.convert("L" if grey else "RGB")) for image in images])

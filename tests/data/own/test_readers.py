@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from sklearn.datasets import load_digits, load_iris
 from torch.utils.data import TensorDataset
 
 from simic.data.own.readers import of_python, read
+from simic.data.own.table_columns import typed
 from simic.errors import SimicError
 
 IRIS = load_iris(as_frame=True)
@@ -61,7 +63,7 @@ def write(folder: Path, kind: str) -> Path:
 def test_a_table_is_the_same_from_every_kind_of_file(tmp_path: Path, kind: str) -> None:
     table = read(write(tmp_path, kind), "species")
     assert isinstance(table.x, pd.DataFrame)
-    np.testing.assert_allclose(table.x.to_numpy(), IRIS.data.to_numpy())
+    np.testing.assert_allclose(typed(table.x).frame.to_numpy(), IRIS.data.to_numpy())
     assert table.y.tolist() == SPECIES and table.part is None
 
 
@@ -151,16 +153,38 @@ def test_damaged_and_unknown_files_are_refused_in_one_line(tmp_path: Path, kind:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "cannot be read: No columns to parse from file"),
+        (b"", "holds no samples"),
         (b"a,y\n", "holds no samples"),
         (b"y\n0\n1\n", "has the column 'y' alone"),
         (b"a,y,y\n1,2,0\n", "column 'y': is there twice; rename one of them"),
+        (b"a,y, y \n1,2,0\n", "column 'y': is there twice"),
         # Rows longer than the header: pandas would take the first column for labels of rows, and shift all others.
-        (b"a,b,y\n1,2,0,5\n3,4,1,5\n", "Expected 3 fields in line 2, saw 4"),
-        ("größe,y\n1,0\n".encode("latin-1"), "not UTF-8 text: save the table as UTF-8"),
-        ("a,y\n1,0\n".encode("utf-16"), "not UTF-8 text"),
+        (b"a,b,y\n1,2,0,5\n3,4,1,5\n", "line 2 has 4 values, and there are 3 names"),
+        (b"a,b,y\n1,2,0\n3,4\n", "line 3 has 2 values, and there are 3 names"),
+        (b"a,y\n1,0\nTotal: 1 row\n", "line 3 has 1 values"),
+        (b"a,y\n1,0\na,y\n2,1\n", "the line of names is there again"),
+        (b"#a,y\n1,0\n2,1\n", "names or a comment?"),
+        (b"a|b;y\n1|2;0\n", "may be separated by semicolons or bars: quote"),
+        (
+            "größe,y\n1,0\n".encode("latin-1"),
+            "line 1 has the byte 0xf6; save it as CSV UTF-8, or convert",
+        ),
+        ("a,y\n1,0\n".encode("utf-16-le"), "not UTF-8 text: has NUL bytes"),
     ],
-    ids=["empty", "header", "one column", "twice", "long rows", "latin-1", "utf-16"],
+    ids=[
+        *(
+            "empty",
+            "header",
+            "one column",
+            "twice",
+            "a space",
+            "long rows",
+            "short rows",
+            "footer",
+            "joined files",
+        ),
+        *("comment or names", "two separators", "latin-1", "utf-16 without its mark"),
+    ],
 )
 def test_odd_tables_are_refused_in_one_line(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "mine.csv"
@@ -168,11 +192,87 @@ def test_odd_tables_are_refused_in_one_line(tmp_path: Path, content: bytes, word
     assert words in refused(path)
 
 
-def test_images_of_16_bits_are_refused_as_a_conversion_would_cut_them_to_8(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,b b,y\n1,x,0\n2,é,1\n",
+        "a,b b,y\n1,x,0,\n2,é,1,\n",
+        "a,b b,y,\n1,x,0,\n2,é,1,\n",
+        "\n\n# from a sensor\na,b b,y\n1,x,0\n\n2,é,1\n",
+        "sep=;\na;b b;y\n1;x;0\n2;é;1\n",
+        "a|b b|y\n1|x|0\n2|é|1\n",
+        '"a" ,"b b"," y"\r\n1,"x",0\r\n2,"é",1',
+        "a\tb b\ty\n1\tx\t0\n2\té\t1\n",
+    ],
+    ids=["plain", "trailing", "all trailing", "above", "excel", "bars", "quotes", "tabs"],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_table_is_the_same_however_it_is_written(
+    tmp_path: Path, text: str, encoding: str
+) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes(text.encode(encoding))
+    table = read(path)
+    assert isinstance(table.x, pd.DataFrame)
+    assert table.x.to_dict("list") == {"a": ["1", "2"], "b b": ["x", "é"]}
+    assert table.y.tolist() == ["0", "1"]
+
+
+def png(path: Path, pixels: np.ndarray, **options: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, **options)
+
+
+def test_images_keep_their_bits_transparency_and_way_up(tmp_path: Path) -> None:
+    deep = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
+    glass = np.arange(256, dtype=np.uint8).reshape(8, 8, 4)
+    tall = np.arange(48, dtype=np.uint8).reshape(8, 6)
+    lying = Image.Exif()
+    lying[0x0112] = 6
     for label in "ab":
-        (tmp_path / label).mkdir()
-        Image.fromarray(np.full((8, 8), 999, dtype=np.uint16)).save(tmp_path / label / "1.png")
-    assert "a/1.png has more than 8 bits a pixel" in refused(tmp_path)
+        png(tmp_path / "deep" / label / "1.png", deep)
+        png(tmp_path / "glass" / label / "1.png", glass)
+        png(tmp_path / "tall" / label / "1.png", tall)
+        png(tmp_path / "tall" / label / "2.png", np.rot90(tall), exif=lying)
+    for name, pixels in (("deep", deep), ("glass", glass), ("tall", tall)):
+        images = read(tmp_path / name).x
+        assert all(np.array_equal(image, pixels) for image in images)
+    png(tmp_path / "deep" / "a" / "2.png", glass[..., 0])
+    assert "pixels I;16 and L: must all have as many bits" in refused(tmp_path / "deep")
+
+
+def test_what_computers_add_to_folders_of_images_is_no_image(tmp_path: Path) -> None:
+    images(tmp_path / "around" / "set")
+    folder = tmp_path / "around" / "set" / "digit 1"
+    for name in ("._01.png", ".DS_Store", "Thumbs.db", "../__MACOSX/digit 1/._1.png"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"\0\5\x16\7")
+    (folder / "deeper").mkdir()
+    for file in sorted(folder.glob("[0-9]*.png"))[:1]:
+        file.rename(folder / "deeper" / "00.jfif")
+    (folder / "about.txt").write_text("digits")
+    data = read(tmp_path / "around")
+    assert len(data.x) == 30 and sorted(set(data.y)) == [f"digit {k}" for k in range(10)]
+    assert data.notes == (
+        "images in folders below a class are of that class: digit 1",
+        "files that are no images are left out: 1 .txt",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "damaged, or no image of PNG, JPEG"),
+        (b"<html>", "damaged, or no image of"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n", "damaged, or no image of"),
+    ],
+)
+def test_the_image_that_is_damaged_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+    images(tmp_path)
+    file = tmp_path / "digit 3" / "03.png"
+    file.write_bytes(content)
+    refusal = refused(tmp_path)
+    assert "digit 3/03.png" in refusal and words in refusal
 
 
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
