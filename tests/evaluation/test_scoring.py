@@ -6,6 +6,7 @@ import pytest
 import torch
 from tiny import STEPS, tiny_env, tiny_train
 
+from simic.agent.spec import Observation
 from simic.envs.play import Situation, play
 from simic.errors import SimicError
 from simic.evaluation.policies import BASELINES, EMPTY, Blind
@@ -13,11 +14,13 @@ from simic.evaluation.schedules import NONE, OpenLoop, Schedule
 from simic.evaluation.scoring import (
     ROWS_AT_ONCE,
     Hosts,
+    SideBySide,
     at_once,
     episode_flops,
     epoch_samples,
     play_together,
 )
+from simic.growth.life.vocabulary import Action, Slots
 
 ITERATION = 3
 
@@ -37,6 +40,31 @@ def test_a_policy_that_needs_what_is_closed_is_refused_whoever_plays_beside_it(b
         play_together(
             env, players, Hosts(torch.zeros(1, dtype=torch.int64), torch.arange(1), ITERATION)
         )
+
+
+class Numbered:
+    """Decides by the features that it is shown, and by who it is."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def act(self, situation):
+        choice = situation.observation.features[:, 0].long() + 1000 * self.number + situation.step
+        return Action(*[choice + head for head in range(len(Action._fields))])
+
+
+def test_every_policy_decides_its_own_rows_however_many_and_in_every_step():
+    hosts = 150
+    rows = torch.arange(3.0 * hosts)[:, None]
+    slots = Slots.empty(3 * hosts, 2)
+    observation = Observation(rows, torch.zeros(3 * hosts, 2, dtype=torch.int64), {})
+    together = SideBySide([Numbered(k) for k in range(3)], torch.arange(hosts))
+    expected = torch.arange(3 * hosts) + 1000 * torch.arange(3).repeat_interleave(hosts)
+    for step in range(20):
+        alive = torch.ones(3 * hosts, dtype=torch.bool)
+        action = together.act(Situation(observation, slots, None, alive, step))
+        for head, chosen in enumerate(action):
+            assert torch.equal(chosen, expected + step + head)
 
 
 # --- a blind policy is an open loop: nothing of a host but its masks reaches it ---

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from tiny import TASKS, tiny_env, tiny_train
 
 from simic.data.batches import Dataset, HeldOut, load_held_out, load_split
@@ -75,6 +76,27 @@ def test_the_penalty_is_chosen_on_validation_and_the_test_split_has_no_say(held_
     # With validation labels that say the opposite, another penalty is best: the scores change.
     turned = replace(held_out, val=replace(held_out.val, y=1 - held_out.val.y % 2))
     assert linear_classifier(turned, tasks).test_accuracy_pct != floor.test_accuracy_pct
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_linear_classifier_is_the_best_of_five_penalties_on_all_training_rows(held_out):
+    def rows(data: Dataset, task: int):
+        part = slice(task * len(data), (task + 1) * len(data))
+        return data.x[part].flatten(1).double().numpy(), data.y[part].numpy()
+
+    expected = []
+    for task in range(3):
+        train, val, test = (
+            rows(data, task) for data in (held_out.train, held_out.val, held_out.test)
+        )
+        models = [
+            LogisticRegression(C=strength, max_iter=500).fit(*train)
+            for strength in (0.0001, 0.001, 0.01, 0.1, 1.0)
+        ]
+        best = max(models, key=lambda model: model.score(*val))
+        expected.append(100.0 * best.score(*test))
+    floor = linear_classifier(held_out, torch.arange(3))
+    assert floor.test_accuracy_pct == pytest.approx(expected, abs=1e-3)
 
 
 def test_static_networks_are_hosts_that_never_grow_bit_for_bit(held_out, params):
