@@ -205,8 +205,8 @@ def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str
     if chosen == len(alternatives):
         second = int(np.argmax(scores[:-1]))
         return (
-            f"Use the grown network: {measure} {costs[-1]}, against {costs[second]} of the best of the others, "
-            f"{alternatives[second].noun}."
+            f"Use the grown network: {measure} {costs[-1]}. The best of the others is "
+            f"{alternatives[second].noun}: {costs[second]}."
         )
     if alternatives[chosen].name == MAJORITY:
         majority = f"always answering the commonest class ({costs[0]})"
