@@ -1,6 +1,12 @@
 """Run the command `simic`, also `python -m simic`; where the extra `pipeline` is missing, say so."""
 
+import os
 import sys
+
+# Read when torch loads OpenMP, here and in workers. Threads that spin while they wait stop each other on a machine that
+# is busy elsewhere: a rollout with 2 threads beside another process took over twice as long
+# (docs/history/experiments.md). A program that imports simic chooses for itself.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def main() -> None:

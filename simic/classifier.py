@@ -1,8 +1,6 @@
 """Grow networks from Python: ``simic.grow(x, y)``, and a classifier after scikit-learn's conventions."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +22,7 @@ from simic.growth.grown_network import GrownNetwork, load_grown
 from simic.params import Params
 from simic.pipeline import grow as growing
 from simic.pipeline.paths import Workspace
+from simic.torch_modes import as_before
 
 # A workspace without params or models: results do not depend on the folder that Python was started in.
 NOWHERE = Path(os.devnull)
@@ -80,7 +79,7 @@ def grow(
     )
 
     # Grow, and say how the result compares with floors that cost less.
-    with _torch_as_it_was():
+    with as_before():
         grown = growing.grow(_params(rng_seed), Workspace(NOWHERE), request, say)
     floors = grown.account.floors
     if floors is not None:
@@ -186,7 +185,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         # Keep the best of n networks in memory; nothing is written.
         try:
             with (
-                _torch_as_it_was(),
+                as_before(),
                 growing.growth(_params(self.random_state), Workspace(NOWHERE), request) as (
                     setup,
                     policy,
@@ -239,15 +238,3 @@ def _params(rng_seed: int) -> Params:
     # Quiet, on the CPU and in one process: a library leaves the machine to its caller.
     runtime = tree.runtime.model_copy(update={"progress": "none", "processes": 1, "device": "cpu"})
     return tree.model_copy(update={"runtime": runtime})
-
-
-@contextmanager
-def _torch_as_it_was() -> Iterator[None]:
-    """Put back the settings of the caller's process that growing changes."""
-    threads = torch.get_num_threads()
-    mode = torch.get_deterministic_debug_mode()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_deterministic_debug_mode(mode)

@@ -23,6 +23,14 @@ AT_FDCWD = -100  # of linux/fcntl.h
 RENAME_EXCHANGE = 2  # of linux/fs.h
 
 
+def user_path(path: str | Path) -> Path:
+    """Make a path of what a caller gave: ``~`` is a home folder, as in a shell; SimicError where there is none."""
+    try:
+        return Path(path).expanduser()
+    except (RuntimeError, TypeError) as error:
+        raise SimicError(f"path {path!r}: {error}") from None
+
+
 def sha256(path: Path) -> str:
     """Compute the hex digest of a file's bytes."""
     with path.open("rb") as file:

@@ -3,31 +3,37 @@
 import csv
 import json
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self, SupportsIndex
 
 import torch
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from simic import durable, params, rng
-from simic.agent.gym_adapter import Make, vectorized
+from simic.agent.gym_adapter import Make, refuse_shared, vectorized
 from simic.agent.learner import build_learner
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.play import play, policy_decides
-from simic.agent.policy import RecurrentState, part_of, refuse_mismatch
+from simic.agent.policy import ActorCritic, RecurrentState, part_of, refuse_mismatch
 from simic.agent.ppo import with_advantages
 from simic.agent.rollout import Position, collect
+from simic.agent.spec import ActionSpec, ObservationSpec
 from simic.errors import SimicError
+from simic.memory import refuse_too_much
+from simic.torch_modes import usual_modes
 
 PLAY_ITERATION = 1 << 42  # a namespace of its own: other starts and other noise than in training
 CARD = "simic.agent"  # what a saved file's metadata are under
 FORMAT_VERSION = 3
 RUNNING = "normalizers/reward.running"  # a tensor of it, by environment
+MOST_ENVS = 10_000  # side by side in one process
+BYTES_OF_STEP = 100  # of a rollout at least, beside features
 LOG_FILE = "progress.csv"
 LOG_BEGINS = "env_steps,episode_return,"
 LOG_EPISODES = 100  # whose mean return is written
@@ -56,6 +62,31 @@ def sizes(**changes: Any) -> params.Policy:
 def settings(**changes: Any) -> params.PPOParams:
     """Make PPO's settings for environments in general, with these changes."""
     return params.PPOParams(**SETTINGS | changes)
+
+
+def whole_number(name: str, number: Any, least: int, most: int = 2**53) -> int:
+    """Take any kind of integer, numpy's too; SimicError where it is none or out of range."""
+    try:
+        value = operator.index(number)
+    except TypeError:
+        value = least - 1
+    if isinstance(number, bool) or not least <= value <= most:
+        limit = "" if most == 2**53 else f" to {most}"
+        raise SimicError(f"{name} = {number!r}: must be a whole number from {least}{limit}")
+    return value
+
+
+class Card(params.Tree):
+    """What a saved file says of its agent: all that the constructor takes."""
+
+    format_version: Literal[3] = FORMAT_VERSION
+    env: str | None
+    rng_seed: int
+    envs: Annotated[int, Field(ge=1, le=MOST_ENVS)]
+    rollout_steps: params.Count
+    policy: params.Policy
+    ppo: params.PPOParams
+    iteration: Annotated[int, Field(ge=0, le=2**53)]
 
 
 @dataclass
@@ -103,42 +134,44 @@ class Agent:
         SimicError: A value is out of range, or the environment cannot be learned from.
     """
 
+    @usual_modes()
     def __init__(
         self,
         env: Make,
         *,
-        rng_seed: int = 1,
-        envs: int = 8,
-        rollout_steps: int = 128,
+        rng_seed: SupportsIndex = 1,
+        envs: SupportsIndex = 8,
+        rollout_steps: SupportsIndex = 128,
         policy: params.Policy | None = None,
         ppo: params.PPOParams | None = None,
         log: str | Path | None = None,
     ) -> None:
         # Settings, refused before an environment is made.
-        for name, number in {"envs": envs, "rollout_steps": rollout_steps}.items():
-            if not isinstance(number, int) or number < 1:
-                raise SimicError(f"{name} = {number!r}: must be a whole number from 1")
+        rows = whole_number("envs", envs, 1, MOST_ENVS)
+        self.rng_seed = whole_number("rng_seed", rng_seed, -(2**63), 2**64)
+        self.rollout_steps = whole_number("rollout_steps", rollout_steps, 1)
         self.make = env
-        self.rng_seed = rng_seed
-        self.rollout_steps = rollout_steps
         self.sizes = policy or sizes()
         self.settings = ppo or settings()
         # With memory a minibatch is made of whole environments.
-        if self.sizes.core != "none" and envs < self.settings.minibatches:
+        if self.sizes.core != "none" and rows < self.settings.minibatches:
             least = self.settings.minibatches
             raise SimicError(
-                f"envs = {envs}: must be at least ppo.minibatches ({least}) where the policy has memory"
+                f"envs = {rows}: must be at least ppo.minibatches ({least}) where the policy has memory"
             )
-        self.log = None if log is None else Path(log) / LOG_FILE
+        self.log = None if log is None else durable.user_path(log) / LOG_FILE
+        self.env = vectorized(env, rows, self.rng_seed)
+        # Raw and normalised features, and what else is noted of a step.
+        step = BYTES_OF_STEP + 8 * self.env.observation_spec.features
+        refuse_too_much("a rollout", self.rollout_steps * rows * step, "rollout_steps or envs")
         # The schedules' length is set by each call of train.
-        self.env = vectorized(env, envs, rng_seed)
         learner = build_learner(
             self.env.action_spec,
             self.env.observation_spec,
             self.sizes,
             self.settings,
-            rng_seed,
-            envs,
+            self.rng_seed,
+            rows,
             total_updates=1,
         )
         self.policy = learner.policy
@@ -146,15 +179,16 @@ class Agent:
         self.normalizers = learner.normalizers
         self.iteration = 0
         self._position: Position | None = None
-        self._returns = Returns.none(envs)
+        self._returns = Returns.none(rows)
 
     @property
     def env_steps(self) -> int:
         """Steps that were taken in training so far."""
         return self.iteration * self.rollout_steps * self.env.num_envs
 
+    @usual_modes()
     def train(
-        self, steps: int, watch: Callable[[IterationReport], None] | None = None
+        self, steps: SupportsIndex, watch: Callable[[IterationReport], None] | None = None
     ) -> list[float]:
         """Train for at least so many steps more, in whole updates.
 
@@ -172,7 +206,8 @@ class Agent:
             SimicError: A rollout that is rescored does not give the probabilities of acting.
         """
         # Rounded up.
-        updates = -(-steps // (self.rollout_steps * self.env.num_envs))
+        count = whole_number("steps", steps, 0)
+        updates = -(-count // (self.rollout_steps * self.env.num_envs))
         # The schedules of an earlier call have ended: without this a second one would explore with the last coefficient
         # alone.
         self.ppo.anneal_over(updates)
@@ -210,7 +245,8 @@ class Agent:
         )
         # Advantages, an update, and the check that what was learned from is what was played.
         rollout = with_advantages(rollout, rewards, self.settings.gamma, self.settings.gae_lambda)
-        metrics = self.ppo.update(rollout, self.iteration)
+        with torch.enable_grad():
+            metrics = self.ppo.update(rollout, self.iteration)
         if not metrics.first_ratio_ok:
             raise SimicError(
                 f"iteration {self.iteration}: the first ratio is off 1 by {metrics.first_ratio_deviation}"
@@ -220,7 +256,8 @@ class Agent:
             self.iteration, self.env_steps, self._returns.finished[finished:], metrics
         )
 
-    def evaluate(self, episodes: int = 24, greedy: bool = True) -> list[float]:
+    @usual_modes()
+    def evaluate(self, episodes: SupportsIndex = 24, greedy: bool = True) -> list[float]:
         """Play in environments of their own.
 
         Args:
@@ -231,7 +268,10 @@ class Agent:
             The undiscounted returns.
         """
         # As many environments as divide the episodes, so that each plays the same number of them.
-        env = vectorized(self.make, math.gcd(episodes, self.env.num_envs), self.rng_seed)
+        count = whole_number("episodes", episodes, 1)
+        env = vectorized(self.make, math.gcd(count, self.env.num_envs), self.rng_seed)
+        # Before it could be closed: it may be the one of training.
+        refuse_shared(self.env, env)
 
         # Keyed by a namespace and a step of its own: sampling here takes nothing from the draws of training.
         def noise(step: int) -> Tensor:
@@ -243,11 +283,12 @@ class Agent:
                 self.policy, self.normalizers, env.num_envs, None if greedy else noise
             )
             return play(
-                env, decide, episodes // env.num_envs, options={"iteration": PLAY_ITERATION}
+                env, decide, count // env.num_envs, options={"iteration": PLAY_ITERATION}
             ).returns
         finally:
             env.close()
 
+    @usual_modes()
     def predict(
         self, observation: Any, state: RecurrentState | None = None, mask: Any = None
     ) -> tuple[Any, RecurrentState]:
@@ -256,13 +297,14 @@ class Agent:
         Args:
             observation: As the environment gives it.
             state: The memory that the call before returned; None at the start of an episode.
-            mask: What the environment's ``action_masks()`` returns; None where it has none.
+            mask: What the environment says is legal; None where it says nothing of it.
 
         Returns:
             The action as the environment takes it, and the memory for the next call.
 
         Raises:
-            SimicError: The observation or the mask is not of this environment.
+            SimicError: The observation or the mask is not of this environment, a number is not finite, or nothing is
+                legal.
         """
         normalized = self.normalizers.see(self.env.single_row(observation, mask))
         decision = self.policy.act(
@@ -272,26 +314,27 @@ class Agent:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""
-        # Only what the constructor takes: all else is a tensor, or follows from these.
-        card = {
-            "format_version": FORMAT_VERSION,
-            "env": self.make if isinstance(self.make, str) else None,
-            "rng_seed": self.rng_seed,
-            "envs": self.env.num_envs,
-            "rollout_steps": self.rollout_steps,
-            "policy": self.sizes.model_dump(mode="json"),
-            "ppo": self.settings.model_dump(mode="json"),
-            "iteration": self.iteration,
-        }
-        durable.replace_file(Path(path), save(self.tensors(), {CARD: json.dumps(card)}))
+        # All else is a tensor, or follows from these.
+        card = Card(
+            env=self.make if isinstance(self.make, str) else None,
+            rng_seed=self.rng_seed,
+            envs=self.env.num_envs,
+            rollout_steps=self.rollout_steps,
+            policy=self.sizes,
+            ppo=self.settings,
+            iteration=self.iteration,
+        )
+        content = save(self.tensors(), {CARD: json.dumps(card.model_dump(mode="json"))})
+        durable.replace_file(durable.user_path(path), content)
 
     @classmethod
+    @usual_modes()
     def load(
         cls,
         path: str | Path,
         env: Make | None = None,
         log: str | Path | None = None,
-        envs: int | None = None,
+        envs: SupportsIndex | None = None,
     ) -> Self:
         """Load an agent that was saved, to go on exactly from there.
 
@@ -305,41 +348,37 @@ class Agent:
             SimicError: The file is not readable, is not a saved agent, or is one of another environment.
         """
         # What is in the file, whoever wrote it: safetensors holds no code, and the settings are validated.
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-                card = json.loads((file.metadata() or {})[CARD])
-            if card["format_version"] != FORMAT_VERSION:
-                raise SimicError(
-                    f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}"
-                )
-            arguments = {name: card[name] for name in ("rng_seed", "envs", "rollout_steps")}
-            arguments |= {
-                "policy": params.Policy(**card["policy"]),
-                "ppo": params.PPOParams(**card["ppo"]),
-            }
-            make = env or card["env"]
-            iteration = card["iteration"]
-        except OSError as error:
-            raise SimicError(f"{path}: not readable: {error.strerror or error}") from None
-        except (SafetensorError, ValidationError, ValueError, KeyError, TypeError):
-            raise SimicError(f"{path}: not an agent that Agent.save wrote") from None
-        # An untrained agent with these settings, whose tensors are then exchanged.
+        path = durable.user_path(path)
+        card, tensors = _read(path)
+        make = card.env if env is None else env
         if make is None:
             raise SimicError(
                 f"{path}: its environment has no registered id; pass what makes it: Agent.load(path, env)"
             )
-        if envs is not None:
-            arguments["envs"] = envs
-        agent = cls(make, **arguments, log=log)
+        # Gymnasium imports the module of such an id: that is the caller's to say, not the file's.
+        if env is None and ":" in str(make):
+            raise SimicError(
+                f"{path}: its environment {make!r} is in a module that loading would import;"
+                f" if you trust it: Agent.load(path, {make!r})"
+            )
+        # An untrained agent with these settings, whose tensors are then exchanged.
+        agent = cls(
+            make,
+            rng_seed=card.rng_seed,
+            envs=card.envs if envs is None else envs,
+            rollout_steps=card.rollout_steps,
+            policy=card.policy,
+            ppo=card.ppo,
+            log=log,
+        )
         # Episodes begin anew, so running returns are zero for any number of environments.
-        if agent.env.num_envs != card["envs"] and RUNNING in tensors:
+        if agent.env.num_envs != card.envs and RUNNING in tensors:
             tensors[RUNNING] = torch.zeros(agent.env.num_envs, dtype=torch.float64)
         refuse_mismatch(str(path), agent.tensors(), tensors)
         # The weights are among PPO's tensors, beside their moments.
         agent.ppo.load_state_dict(part_of(tensors, "ppo/"))
         agent.normalizers.load_state_dict(part_of(tensors, "normalizers/"))
-        agent.iteration = iteration
+        agent.iteration = card.iteration
         return agent
 
     def tensors(self) -> dict[str, Tensor]:
@@ -395,3 +434,30 @@ class Agent:
             if not file.tell():
                 writer.writeheader()
             writer.writerow(row)
+
+
+def _read(path: Path) -> tuple[Card, dict[str, Tensor]]:
+    """Read a saved file; SimicError where it is none, or its description asks for more than it holds."""
+    # Opening a pipe would wait for a writer.
+    if path.exists() and not path.is_file():
+        raise SimicError(f"{path}: must be a regular file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            text = (file.metadata() or {})[CARD]
+        version = json.loads(text)["format_version"]
+        if version != FORMAT_VERSION:
+            raise SimicError(f"{path}: format version {version}: must be {FORMAT_VERSION}")
+        card = Card.model_validate_json(text)
+    except OSError as error:
+        raise SimicError(f"{path}: not readable: {error.strerror or error}") from None
+    except (SafetensorError, ValidationError, ValueError, KeyError, TypeError, RecursionError):
+        raise SimicError(f"{path}: not an agent that Agent.save wrote") from None
+    # Whatever the environment, a policy of these sizes has at least the weights of the smallest one.
+    smallest = ActorCritic.outline(ActionSpec.discrete(1), ObservationSpec(1), card.policy)
+    needed = sum(weight.numel() for weight in smallest.parameters())
+    held = sum(weight.numel() for weight in part_of(tensors, "ppo/policy.").values())
+    running = tensors.get(RUNNING)
+    if held < needed or (running is not None and running.shape != (card.envs,)):
+        raise SimicError(f"{path}: its description asks for other sizes than its tensors have")
+    return card, tensors

@@ -109,7 +109,7 @@ class Choice:
         return x if self.relevant is None else torch.where(self.relevant, x, 0)
 
     def faults(self) -> Tensor:
-        """Tell, bool ``[2]``: a relevant row has no legal choice; a logit of a relevant row is not finite."""
+        """Tell, bool ``[2, ...]``: a relevant row has no legal choice; a logit of a relevant row is not finite."""
         # A head that does not matter may have an empty mask: nothing is chosen from it.
         rows = (
             torch.ones_like(self.index, dtype=torch.bool)
@@ -118,13 +118,13 @@ class Choice:
         )
         empty = torch.zeros_like(rows) if self.mask is None else ~self.mask.any(dim=-1)
         broken = ~self.logits.isfinite().all(dim=-1)
-        return torch.stack(((rows & empty).any(), (rows & broken).any()))
+        return torch.stack((rows & empty, rows & broken))
 
 
 def refuse_faults(spec: ActionSpec, choices: list[Choice]) -> None:
     """Raise DecisionFault naming the head without a legal choice or without finite logits; one transfer."""
     # All heads together: on a GPU each read waits for the whole queue.
-    faults = torch.stack([choice.faults() for choice in choices]).tolist()
+    faults = torch.stack([choice.faults().flatten(1).any(dim=1) for choice in choices]).tolist()
     for head, (empty, broken) in zip(spec.heads, faults, strict=True):
         if empty:
             raise DecisionFault(

@@ -15,11 +15,15 @@ from simic.agent.spec import ActionSpec, Observation
 
 PROGRAM = "policy.pt2"
 DESCRIPTION = "policy.json"
+NO_ACTION = -1  # the index where a row cannot be decided
 
 
 class GreedyPolicy(nn.Module):
     """Take raw observation and memory; return the likeliest action, as the environment numbers it, op logits, value and
-    new memory; no checks, no noise.
+    new memory; no noise.
+
+    A program cannot refuse. Where a number of a row is not finite, or a head has no legal choice, every head answers
+    one less than its first choice, which is no action, and the memory stays as it was.
     """
 
     mean: Tensor
@@ -44,17 +48,26 @@ class GreedyPolicy(nn.Module):
     def forward(
         self, features: Tensor, categories: Tensor, masks: tuple[Tensor, ...], h: Tensor, c: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        # What act does, without its refusals: an exported program has no branch on values.
+        # What act does: an exported program has no branch on values.
         normalized = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
         named_masks = dict(zip(self.masks, masks, strict=True))
         readings, state = self.policy.step(
-            Observation(normalized, categories, named_masks), RecurrentState(h, c)
+            Observation(normalized.to(h.dtype), categories, named_masks), RecurrentState(h, c)
         )
         choices: list[Choice] = self.policy.choose(readings.actor.z, named_masks)
         value = self.policy.state_value(readings.value)
+        # Rows that cannot be decided; an infinite feature would be clipped, and taken for a large one.
+        is_faulty = ~torch.cat((features, h, c), dim=-1).isfinite().all(dim=-1)
+        for choice in choices:
+            is_faulty = is_faulty | choice.faults().any(dim=0)
+        indices = torch.stack([choice.index for choice in choices], dim=-1)
         # As the environment numbers them: who runs the program knows nothing of indices from 0.
-        actions = torch.stack([choice.index for choice in choices], dim=-1) + self.first
-        return actions, choices[0].logits, value, state.h, state.c
+        actions = indices.masked_fill(is_faulty[:, None], NO_ACTION) + self.first
+        after = [
+            torch.where(is_faulty[:, None], old, new)
+            for old, new in zip((h, c), state, strict=True)
+        ]
+        return actions, choices[0].logits, value, after[0], after[1]
 
 
 def masked_heads(spec: ActionSpec) -> tuple[str, ...]:
@@ -113,7 +126,8 @@ def _example(
     # -1 is none, the one category that every environment has.
     categories = torch.full((3, columns.categories), -1, device=like.device)
     state = policy.initial_state(3)
-    return like.new_zeros(3, columns.features), categories, masks, state.h, state.c
+    features = like.new_zeros(3, columns.features, dtype=getattr(torch, columns.dtype))
+    return features, categories, masks, state.h, state.c
 
 
 def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) -> dict[str, Any]:
@@ -133,6 +147,7 @@ def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) ->
             for name, x in inputs.items()
         },
         "initial_state": "h and c are zero at the start of an episode",
+        "no_action": "first - 1 in every head, where a number is not finite or nothing is legal; h and c stay",
         "heads": [
             {"name": h.name, "size": h.size, "first": h.first} for h in policy.action_spec.heads
         ],

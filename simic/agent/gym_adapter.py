@@ -14,12 +14,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from simic import rng
+from simic.agent.checked_env import CheckedEnv
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
 from simic.errors import SimicError
 
 Make = str | Callable[[], gymnasium.Env]
 
-MASK_METHOD, ACTION_SPEC = "action_masks", "action_spec"
+ACTION_SPEC = "action_spec"
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,12 @@ class AdapterInfo:
 
 
 class GymAdapter:
-    """Adapt a vector environment. Autoreset must be SAME_STEP, so that no step is a reset in disguise. ``env_ids`` are
-    global (default 0 … E−1); the environments' own generators are seeded from the hash of ``rng_seed``.
+    """Adapt a vector environment of ``CheckedEnv``. Autoreset must be SAME_STEP: no step is a reset in disguise.
+    ``env_ids`` are global (default 0 … E−1); the environments' own generators are seeded from the hash of ``rng_seed``.
 
-    ``mask_method`` names a method of each environment that returns the legal actions; without it everything is legal.
-    It returns bool ``[n]``, of a MultiDiscrete space the dimensions' masks one after the other (as for sb3-contrib), or
-    a mapping from the names of heads to masks, shaped as ``Observation`` says. ``action_spec`` replaces the trivial one
-    of the space, for heads that matter after some ops only; its sizes must be the space's.
+    What a row says is legal is bool ``[n]``, of a MultiDiscrete space the dimensions' masks one after the other (as for
+    sb3-contrib), or a mapping from the names of heads to masks, shaped as ``Observation`` says. ``action_spec``
+    replaces the trivial one of the space, for heads that matter after some ops only; its sizes must be the space's.
     """
 
     def __init__(
@@ -44,25 +44,26 @@ class GymAdapter:
         env: SyncVectorEnv | AsyncVectorEnv,
         rng_seed: int,
         env_ids: Tensor | None = None,
-        mask_method: str | None = None,
         action_spec: ActionSpec | None = None,
     ) -> None:
         # In other modes the step after an end is a reset that takes no action: learned from, it would be noise.
         self.env = env
         self.rng_seed = rng_seed
-        self.mask_method = mask_method
         self.metadata = dict(env.metadata)
         mode = self.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.SAME_STEP:
             raise SimicError(
                 f"vector environment: autoreset_mode is {mode}; only SAME_STEP can be learned from"
             )
+        refuse_shared(self)
         self.num_envs = env.num_envs
         self.env_ids = torch.arange(self.num_envs) if env_ids is None else env_ids
         self.observation_spec, self.action_spec = specs(
             env.single_observation_space, env.single_action_space, action_spec
         )
-        self.masked: tuple[str, ...] | None = None  # heads, once something was observed
+        # Heads that are masked, and where that is said; known once something was observed.
+        self.masked: tuple[str, ...] | None = None
+        self.mask_source: str | None = None
         self._single = isinstance(env.single_action_space, Discrete)
         self._first_action = np.array([head.first for head in self.action_spec.heads])
 
@@ -97,38 +98,49 @@ class GymAdapter:
         return observation, rewards, is_terminated, is_truncated, AdapterInfo(final)
 
     def _observation(self, values: np.ndarray) -> Observation:
-        features = torch.from_numpy(values.reshape(self.num_envs, -1).astype(np.float32))
+        features = self._features(values)
         if not features.isfinite().all():
             row = int((~features.isfinite()).any(dim=1).nonzero()[0])
             raise SimicError(f"environment {row} observes a number that is not finite")
+        # All are alike, so the first one says where its mask is.
+        if self.masked is None:
+            self.mask_source = self.env.get_attr("mask_source")[0]
+        masks = {} if self.mask_source is None else self._masks(self.env.call("legal"))
         # Heads that are masked now and then would leave gaps in the rollout's arrays.
-        masks = {} if self.mask_method is None else self._masks(self.env.call(self.mask_method))
         if self.masked is None:
             self.masked = tuple(masks)
         if tuple(masks) != self.masked:
             raise SimicError(
-                f"{self.mask_method}() masks {', '.join(masks)}: before it was {', '.join(self.masked)}"
+                f"{self.mask_source} masks {', '.join(masks)}: before it was {', '.join(self.masked)}"
             )
         self.action_spec.check_masks(masks, self.num_envs)
         return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64), masks)
 
+    def _features(self, values: np.ndarray) -> Tensor:
+        """Make rows of observations, of the type that holds the space's numbers."""
+        rows = values.reshape(len(values), -1).astype(self.observation_spec.dtype)
+        return torch.from_numpy(rows)
+
     def single_row(self, observation: Any, mask: Any) -> Observation:
-        """Make a row of one observation and of what ``mask_method`` returns with it; SimicError where they are not of
-        these environments.
+        """Make a row of one observation and of what the environment says is legal with it; SimicError where they are
+        not of these environments.
         """
+        # An agent that was loaded to decide has seen no environment yet.
+        if self.masked is None:
+            self.reset()
         # What is no array of numbers is refused like one that is not finite.
         expected = self.observation_spec.features
         try:
-            features = np.asarray(observation, dtype=np.float32).reshape(1, -1)
+            features = np.asarray(observation, dtype=self.observation_spec.dtype).reshape(1, -1)
         except (TypeError, ValueError):
-            features = np.full((1, expected), np.nan, dtype=np.float32)
+            features = np.full((1, expected), np.nan)
         if features.shape[1] != expected or not np.isfinite(features).all():
             raise SimicError(
                 f"observation {reprlib.repr(observation)}: must be {expected} finite numbers"
             )
-        if (mask is None) is not (self.mask_method is None):
+        if (mask is None) is not (self.mask_source is None):
             raise SimicError(
-                f"mask {reprlib.repr(mask)}: must be {self.mask_method or None}, as training had it"
+                f"mask {reprlib.repr(mask)}: must be {self.mask_source}, as training had it"
             )
         masks = {} if mask is None else self._masks([mask])
         self.action_spec.check_masks(masks, 1)
@@ -141,7 +153,7 @@ class GymAdapter:
 
     def _as_env(self, actions: Tensor) -> np.ndarray:
         """Turn indices ``[E, heads]`` into what a vector environment takes."""
-        values = actions.numpy() + self._first_action
+        values = (actions.numpy() + self._first_action).astype(self.env.single_action_space.dtype)
         return values[:, 0] if self._single else values
 
     def _masks(self, answers: Sequence[Any]) -> dict[str, Tensor]:
@@ -151,19 +163,19 @@ class GymAdapter:
             return {
                 name: self._stacked([answer[name] for answer in answers]) for name in answers[0]
             }
-        return by_head(self.action_spec, self._stacked(answers), f"{self.mask_method}()")
+        return by_head(self.action_spec, self._stacked(answers), str(self.mask_source))
 
     def _stacked(self, masks: Sequence[Any]) -> Tensor:
         """Stack masks as bool; SimicError for anything but True, False, 1, 0, which may have meant the opposite."""
         try:
             stacked = np.stack([np.asarray(mask) for mask in masks])
         except ValueError:
-            raise SimicError(f"{self.mask_method}() returns masks of different shapes") from None
+            raise SimicError(f"{self.mask_source} returns masks of different shapes") from None
         is_flag = np.isin(stacked, (0, 1))
         if not is_flag.all():
             value = stacked[~is_flag].flat[0]
             raise SimicError(
-                f"{self.mask_method}() returns {value}: must be True where legal, else False"
+                f"{self.mask_source} returns {value}: must be True where legal, else False"
             )
         return torch.from_numpy(stacked.astype(np.bool_))
 
@@ -174,79 +186,20 @@ class GymAdapter:
         if not rows.any():
             return None
         # All rows get an observation, since the policy values all at once; only ended episodes read the result.
-        values = observation.reshape(self.num_envs, -1).astype(np.float32)
+        values = observation.copy()
         for row in rows.nonzero()[0]:
-            values[row] = np.asarray(info["final_obs"][row]).reshape(-1)
+            values[row] = info["final_obs"][row]
         return Observation(
-            torch.from_numpy(values), torch.zeros(self.num_envs, 0, dtype=torch.int64), {}
+            self._features(values), torch.zeros(self.num_envs, 0, dtype=torch.int64), {}
         )
 
     def __str__(self) -> str:
         heads = ", ".join(f"{head.name} {head.size}" for head in self.action_spec.heads)
-        masks = "masked by the environment" if self.mask_method else "nothing masked"
+        masks = f"masked by {self.mask_source}" if self.mask_source else "nothing masked"
         return f"{self.observation_spec.features} observed numbers; action heads {heads}; {masks}"
 
     def close(self) -> None:
         self.env.close()
-
-
-class CheckedEnv(gymnasium.Wrapper):
-    """Check what one environment answers and copy it: it may fill the same array again. Infos stay inside, since
-    nothing reads them and their types may differ from environment to environment.
-    """
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict]:
-        observation, _ = self._answer(
-            "reset()", self.env.reset(seed=seed, options=options), ("observation", "info")
-        )
-        return self._observed(observation), {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict]:
-        parts = ("observation", "reward", "terminated", "truncated", "info")
-        observation, reward, terminated, truncated, _ = self._answer(
-            "step()", self.env.step(action), parts
-        )
-        return (
-            self._observed(observation),
-            self._paid(reward),
-            bool(terminated),
-            bool(truncated),
-            {},
-        )
-
-    def _answer(self, method: str, answer: Any, parts: Sequence[str]) -> Any:
-        if not isinstance(answer, tuple) or len(answer) != len(parts):
-            count = (
-                f"{len(answer)} values"
-                if isinstance(answer, tuple)
-                else f"one {type(answer).__name__}"
-            )
-            raise SimicError(
-                f"environment {self.env}: {method} returns {count}: must be ({', '.join(parts)})"
-            )
-        return answer
-
-    def _paid(self, reward: Any) -> float:
-        value = np.asarray(reward)
-        # An array of one number counts as one: many environments pay such.
-        if value.size != 1 or value.dtype.kind not in "biuf":
-            raise SimicError(
-                f"environment {self.env} pays {reprlib.repr(reward)}: a reward must be one real number"
-            )
-        return float(value.reshape(()))
-
-    def _observed(self, observation: Any) -> np.ndarray:
-        values = np.array(observation)
-        space = self.observation_space
-        # The shape is the declared one: numpy would broadcast another without a word.
-        if values.shape != space.shape or values.dtype.kind not in "biufc":
-            kind = f"{values.dtype} of shape {list(values.shape)}"
-            raise SimicError(
-                f"environment {self.env} observes {kind}: its observation space is {space}"
-            )
-        return values
 
 
 def _maker(make: Make) -> Callable[[], gymnasium.Env]:
@@ -278,6 +231,19 @@ def _maker(make: Make) -> Callable[[], gymnasium.Env]:
     return checked
 
 
+def refuse_shared(*adapters: GymAdapter) -> None:
+    """Refuse rows that are one environment: each would act on the state that another row made.
+
+    Args:
+        adapters: Whose rows must all differ; those in processes of their own do.
+    """
+    rows = [row.unwrapped for adapter in adapters for row in getattr(adapter.env, "envs", ())]
+    if len(set(map(id, rows))) < len(rows):
+        raise SimicError(
+            "what makes environments gives out the same one again: must make a new one at each call"
+        )
+
+
 def by_head(spec: ActionSpec, masks: Tensor, source: str) -> dict[str, Tensor]:
     """Split the masks of all heads.
 
@@ -302,8 +268,8 @@ def by_head(spec: ActionSpec, masks: Tensor, source: str) -> dict[str, Tensor]:
 def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
     """Make copies of an environment side by side, in this process, on one thread.
 
-    An environment with a method ``action_masks()`` is masked, one with an ``action_spec`` has that (``GymAdapter`` says
-    what they are).
+    An environment that says what is legal (``checked_env.MASK_NAMES``) is masked, one with an ``action_spec`` has that
+    (``GymAdapter`` says what they are).
 
     Args:
         make: A registered id, or a function that makes an environment.
@@ -320,10 +286,9 @@ def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
         raise SimicError(f"environment {make!r}: {' '.join(str(error).split())}") from None
     # All are alike, so the first one is asked.
     first = vector.envs[0]
-    mask_method = MASK_METHOD if first.has_wrapper_attr(MASK_METHOD) else None
     spec = first.get_wrapper_attr(ACTION_SPEC) if first.has_wrapper_attr(ACTION_SPEC) else None
     try:
-        return GymAdapter(vector, rng_seed, mask_method=mask_method, action_spec=spec)
+        return GymAdapter(vector, rng_seed, action_spec=spec)
     except SimicError as error:
         raise SimicError(
             f"environment {first.unwrapped.spec.id if first.unwrapped.spec else first}: {error}"
@@ -363,10 +328,16 @@ def specs(
             f"action_spec has heads of sizes {head_sizes}: must be those of the action space, {sizes}"
         )
     if not isinstance(observations, Box):
-        raise SimicError(f"observation space {observations}: must be a Box")
+        raise SimicError(
+            f"observation space {observations}: must be a Box: wrap the environment in"
+            " gymnasium.wrappers.FlattenObservation, and offer a mask in it as action_masks()"
+        )
     # Discrete spaces may count from another number than 0.
     firsts = np.atleast_1d(np.asarray(actions.start, dtype=np.int64)).tolist()
     heads = tuple(
         replace(head, first=first) for head, first in zip(spec.heads, firsts, strict=True)
     )
-    return ObservationSpec(int(np.prod(observations.shape))), replace(spec, heads=heads)
+    # Numbers that float32 cannot hold stay float64 until they are centred.
+    dtype = "float32" if np.can_cast(observations.dtype, np.float32) else "float64"
+    width = int(np.prod(observations.shape))
+    return ObservationSpec(width, dtype=dtype), replace(spec, heads=heads)

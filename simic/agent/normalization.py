@@ -74,21 +74,24 @@ class ObservationNormalizer:
 
     def __init__(self, spec: ObservationSpec, device: torch.device | str = "cpu") -> None:
         self.raw = torch.tensor(spec.raw or (False,) * spec.features, device=device)
+        self.dtype: torch.dtype = getattr(torch, spec.dtype)
         self._freeze(Moments.empty(spec.features, device))
 
     def _freeze(self, moments: Moments) -> None:
         # Computed once, since a rollout must be scaled by the same numbers when acting and when learning.
         self.moments = moments
-        self.mean = torch.where(self.raw, 0.0, moments.mean).float()
+        self.mean = torch.where(self.raw, 0.0, moments.mean).to(self.dtype)
         # Before the first rollout nothing is known of a feature, and it passes as it is.
         untouched = self.raw | (moments.count == 0)
         deviation = (moments.variance() + OBSERVATION_EPSILON).sqrt()
-        self.scale = torch.where(untouched, 1.0, deviation).float()
+        self.scale = torch.where(untouched, 1.0, deviation).to(self.dtype)
         self.limit = torch.where(self.raw, torch.inf, OBSERVATION_CLIP)
 
     def normalize(self, features: Tensor) -> Tensor:
         """Scale features to float32 ``[..., D]``; a value that is not finite stays so, and stops the policy."""
-        return ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
+        # Centred in the type of the raw features: an offset like 1.7e9 leaves float32 no digits.
+        scaled = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
+        return scaled if self.dtype == torch.float32 else scaled.float()
 
     def update(self, features: Tensor, valid: Tensor, reduce: Reduce = alone) -> None:
         """Take in the rows of a rollout.

@@ -1,5 +1,7 @@
 """Play episodes of plain environments to their end: the one player of Agent.evaluate, validation and evaluation."""
 
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +17,8 @@ from simic.agent.spec import Observation
 from simic.errors import SimicError
 
 LONGEST_EPISODE = 1_000_000  # steps
+PATIENCE = 60.0  # seconds without the end of an episode, after which that is said
+_log = logging.getLogger(__name__)
 
 # Decides from the raw observation, the rows bool [E] that start an episode, and the step: actions int64 [E, heads].
 Decide = Callable[[Observation, Tensor, int], Tensor]
@@ -55,7 +59,18 @@ def play(
     steps: list[Tensor] = []
     ends: list[list[int]] = [[] for _ in range(env.num_envs)]  # steps taken when each episode ended
     returns: list[list[float]] = [[] for _ in range(env.num_envs)]
+    quiet_since = time.monotonic()
     while min(map(len, ends)) < episodes:
+        # Said and not refused: a simulator may be slow.
+        if time.monotonic() > quiet_since + PATIENCE:
+            quiet_since = time.monotonic()
+            begin = min(row[-1] if row else 0 for row in ends if len(row) < episodes)
+            _log.warning(
+                "evaluation waits %.0f seconds for the end of an episode, now at step %d; one without"
+                " end needs gymnasium.wrappers:TimeLimit",
+                PATIENCE,
+                len(steps) - begin,
+            )
         # The observation of a row that ended belongs to the next episode already.
         actions = decide(observation, starts, len(steps))
         observation, reward, terminated, truncated, _ = env.step(actions)
@@ -67,6 +82,9 @@ def play(
             for row in starts.nonzero().flatten().tolist():
                 ends[row].append(len(steps))
                 returns[row].append(float(total[row]))
+                # One more than is needed ends nothing.
+                if len(ends[row]) <= episodes:
+                    quiet_since = time.monotonic()
             total = total.masked_fill(starts, 0.0)
         on_step()
         if len(steps) > episodes * LONGEST_EPISODE:

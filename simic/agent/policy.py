@@ -276,7 +276,7 @@ class ActorCritic(nn.Module):
         action_spec: Heads, and which op uses which head.
         observation_spec: Widths of observations.
         sizes: Kind and width of the layers.
-        rng_seed: Weights are a hash of it; torch's global generator is left as it was.
+        rng_seed: Weights are a hash of it; torch's global generator is left as it was. None: weights come from a file.
 
     Raises:
         SimicError: More features describe choices than there are.
@@ -289,7 +289,7 @@ class ActorCritic(nn.Module):
         action_spec: ActionSpec,
         observation_spec: ObservationSpec,
         sizes: params.Policy,
-        rng_seed: int = 0,
+        rng_seed: int | None = 0,
     ) -> None:
         super().__init__()
         self.action_spec = action_spec
@@ -297,6 +297,11 @@ class ActorCritic(nn.Module):
         # torch's constructors draw weights, which the next line replaces.
         with torch.random.fork_rng(devices=[]):
             self._build(sizes)
+        # Whatever torch's default type is in the caller's program.
+        self.float()
+        self.register_buffer("relevance", action_spec.relevance_table(), persistent=False)
+        if rng_seed is None:
+            return
         initialize(self, self._gains(), rng_seed)
         # A bias of the last layer is what an untrained head says whatever it reads.
         with torch.no_grad():
@@ -304,7 +309,20 @@ class ActorCritic(nn.Module):
                 if head.lean:
                     bias = network.get_submodule("out").get_parameter("bias")
                     bias.copy_(torch.tensor(head.lean))
-        self.register_buffer("relevance", action_spec.relevance_table(), persistent=False)
+
+    @classmethod
+    def outline(
+        cls, action_spec: ActionSpec, observation_spec: ObservationSpec, sizes: params.Policy
+    ) -> Self:
+        """Make a policy whose weights have shapes and no memory, to compare a file with before anything is allocated.
+
+        Args:
+            action_spec: Heads, and which op uses which head.
+            observation_spec: Widths of observations.
+            sizes: Kind and width of the layers.
+        """
+        with torch.device("meta"):
+            return cls(action_spec, observation_spec, sizes, None)
 
     def _build(self, sizes: params.Policy) -> None:
         # Descriptions of choices are the last features: they pass the trunk by, and a head's query meets them as they
@@ -603,7 +621,7 @@ def refuse_mismatch(owner: str, expected: dict[str, Tensor], tensors: dict[str, 
         tensors: Those of the file.
 
     Raises:
-        SimicError: Names the first tensor that is missing, unknown or of another shape.
+        SimicError: Names the first tensor that is missing, unknown, of another shape or not finite.
     """
     # Names first: a missing tensor has no shape to compare.
     for name in sorted(expected.keys() ^ tensors.keys()):
@@ -616,6 +634,9 @@ def refuse_mismatch(owner: str, expected: dict[str, Tensor], tensors: dict[str, 
             raise SimicError(
                 f"{owner}: tensor {name!r} has shape {shape}; this policy needs {tuple(tensor.shape)}"
             )
+        # Every decision would be NaN, or an error far from its cause.
+        if not tensors[name].isfinite().all():
+            raise SimicError(f"{owner}: tensor {name!r} holds numbers that are not finite")
 
 
 def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -90,15 +90,17 @@ class Rollout:
         observation: Observation,
         state: RecurrentState,
         heads: int,
+        raw_type: torch.dtype = torch.float32,
     ) -> Self:
         """Allocate all memory at once.
 
         Args:
             steps: T.
             env_ids: Global numbers of the environments, int64 ``[E]``.
-            observation: The first one ``[E, ·]``, which tells shapes and device.
+            observation: The first one ``[E, ·]``, normalised, which tells shapes and device.
             state: The memory at its first step, ``[E, H]``.
             heads: How many factors an action has.
+            raw_type: Of features before normalisation.
         """
         like = observation.features
         # Each step is written into its place: nothing is stacked at the end, which would hold all of it twice.
@@ -119,7 +121,7 @@ class Rollout:
             env_ids=env_ids,
             state=state,
             features=buffer(like.shape[1]),
-            raw_features=buffer(like.shape[1]),
+            raw_features=buffer(like.shape[1], dtype=raw_type),
             categories=buffer(observation.categories.shape[1], dtype=torch.int64),
             privileged=buffer(privileged, dtype=torch.int64),
             masks=masks,
@@ -255,7 +257,12 @@ def collect(
     # Once is enough: the buffers take their shapes from the first observation.
     policy.action_spec.check_masks(observation.masks, env.num_envs)
     rollout = Rollout.empty(
-        steps, env.env_ids, normalizers.see(observation), state, len(policy.heads)
+        steps,
+        env.env_ids,
+        normalizers.see(observation),
+        state,
+        len(policy.heads),
+        observation.features.dtype,
     )
     valid = torch.ones_like(starts)
     autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP

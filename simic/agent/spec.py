@@ -96,7 +96,8 @@ class ObservationSpec:
     """``features`` floats, of which those marked in ``raw`` are flags that the normaliser leaves alone, and
     ``categories`` integer columns in ``[-1, cardinality)`` (-1 = none) for an embedding; ``version`` is checked against
     a checkpoint's. ``privileged`` integer columns in ``[-1, privileged_cardinality)`` are for the critic alone
-    (asymmetric actor-critic, Pinto et al. 2017, arXiv 1710.06542).
+    (asymmetric actor-critic, Pinto et al. 2017, arXiv 1710.06542). ``dtype`` is that of raw features: float64 where an
+    offset may be so large that float32 has no digits left for what is on it.
     """
 
     features: int
@@ -106,6 +107,7 @@ class ObservationSpec:
     version: int = 1
     privileged: int = 0
     privileged_cardinality: int = 0
+    dtype: Literal["float32", "float64"] = "float32"
 
     @property
     def of_actor(self) -> "ObservationSpec":
@@ -115,7 +117,8 @@ class ObservationSpec:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the policy sees: ``features [..., D]`` float32, ``categories [..., C]`` int64 (C may be 0), and masks.
+    """What the policy sees: ``features [..., D]`` float32, raw ones of the spec's dtype, ``categories [..., C]`` int64
+    (C may be 0), and masks.
 
     Masks are by head name, bool ``[..., n]``, ``[..., ops, n]`` or ``[..., slots, n]`` by the head's ``mask_given``; a
     head without a mask is free. ``privileged [..., n]`` int64 is what the critic alone sees; None: nothing.

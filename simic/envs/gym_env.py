@@ -20,11 +20,10 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from simic import durable, rng
+from simic.agent.checked_env import MASK_NAMES, CheckedEnv
 from simic.agent.gym_adapter import (
     ACTION_SPEC,
-    MASK_METHOD,
     AdapterInfo,
-    CheckedEnv,
     GymAdapter,
     specs,
 )
@@ -131,12 +130,11 @@ class GymEnv(GymAdapter):
         vector = kind(makers, autoreset_mode=AutoresetMode.SAME_STEP)
         # One in this process is asked what all are like: those of AsyncVectorEnv are in processes of their own.
         single = make(task)
-        mask_method = MASK_METHOD if single.has_wrapper_attr(MASK_METHOD) else None
         spec = (
             single.get_wrapper_attr(ACTION_SPEC) if single.has_wrapper_attr(ACTION_SPEC) else None
         )
         single.close()
-        super().__init__(vector, rng_seed, env_ids, mask_method, spec)
+        super().__init__(vector, rng_seed, env_ids, spec)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -189,11 +187,11 @@ class GymEnv(GymAdapter):
         self.returns = state["returns"]
 
         # Each environment takes its own part of the actions again.
-        steps = state["actions"].numpy() + self._first_action
-        parts = [
+        rows = self._as_env(state["actions"].flatten(0, 1))
+        steps = rows.reshape(len(state["actions"]), self.num_envs, *rows.shape[1:])
+        actions = [
             steps[len(steps) - length :, row] for row, length in enumerate(self._lengths.tolist())
         ]
-        actions = [part[:, 0] if self._single else part for part in parts]
         answers = self.env.call("again", state["episodes"].tolist(), actions)
 
         # What they observe and have earned must be what was saved.
@@ -244,7 +242,7 @@ class TensorEnv:
             raise SimicError(f"prepare.gym.id = {task.id!r}: autoreset_mode must be SAME_STEP")
         # All environments are seeded together, by the first one's name.
         self._seed = episode_seed(rng_seed, namespace, int(env_ids[0]), 0)
-        self._masks = getattr(self.env, MASK_METHOD, None)
+        self._masks = getattr(self.env, MASK_NAMES[0], None)
         self._first = [head.first for head in self.action_spec.heads]
         self.env_ids = env_ids
         self.masked = None
@@ -262,9 +260,11 @@ class TensorEnv:
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
         """Take a step with indices ``[E, heads]``."""
-        # Inside, choices count from 0; a Discrete space wants a number, not a row.
-        actions = actions + torch.tensor(self._first, device=actions.device)
-        single = not self.env.single_action_space.shape
+        # Inside, choices count from 0; a Discrete space wants a number, not a row, and each its own type.
+        space = self.env.single_action_space
+        kind = torch.from_numpy(np.zeros(0, space.dtype)).dtype
+        actions = (actions + torch.tensor(self._first, device=actions.device)).to(kind)
+        single = not space.shape
         values, rewards, terminated, truncated, info = self.env.step(
             actions[:, 0] if single else actions
         )
@@ -279,7 +279,8 @@ class TensorEnv:
         return self.seen, rewards, terminated, truncated, AdapterInfo(last)
 
     def _flat(self, values: Tensor) -> Tensor:
-        return values.reshape(self.num_envs, -1).float()
+        kind = getattr(torch, self.observation_spec.dtype)
+        return values.reshape(self.num_envs, -1).to(kind)
 
     def _observed(self, values: Tensor) -> Observation:
         masks = {} if self._masks is None else self._masks()

@@ -1,6 +1,6 @@
 """Run `simic promote`: the policy of a run becomes MLflow's champion if it beats the present one."""
 
-import os
+import simic.pipeline.mlflow_settings  # noqa: F401 - before mlflow  # isort: skip
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,6 @@ from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 from simic.pipeline.tracking import CHALLENGER, CHAMPION
 
-# MLflow would draw bars between the lines that say what is promoted.
-os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 # What two evaluations must share, so that they met the same hosts on the same tasks.
 SHARED = ("data_sha256", "rng_seed", "eval_seeds", "rows", "episode_steps", "host")
 

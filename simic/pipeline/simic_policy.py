@@ -5,7 +5,8 @@
 
 Nothing is remembered between two calls, so that one loaded policy serves any number of episodes at once: the memory
 ``h`` and ``c`` goes in, zero where an episode begins, and comes out, to be given with the next step. The signature has
-the shapes of all inputs; masks are true where a choice is allowed. Of a batch every row is a host of its own.
+the shapes of all inputs; masks are true where a choice is allowed. Of a batch every row is a host of its own. A row
+with a number that is not finite, or in which nothing is allowed, gets action -1 in every head, and its memory back.
 """
 
 import json

@@ -4,6 +4,7 @@ The workspace is the record; MLflow has a copy that runs are compared by. A stor
 ``log_run`` logs what it lacks the next time, from the published files.
 """
 
+import simic.pipeline.mlflow_settings  # noqa: F401 - before mlflow  # isort: skip
 import csv
 import functools
 import getpass

@@ -62,19 +62,20 @@ class Learned:
         scales: dict[str, Tensor],
         device: torch.device | str,
     ) -> Self:
-        # An untrained policy of these sizes takes over weights, then scales; nothing of it learns any more.
+        # Compared before anything is allocated: a description may ask for more than there is.
         action_spec, observation_spec = parse_specs(specs)
-        # Shapes first, without memory: a description may ask for any number of gigabytes.
-        with torch.device("meta"):
-            outline = ActorCritic(action_spec, observation_spec, train.policy)
-        refuse_mismatch(f"the policy after {iteration} iterations", outline.state_dict(), weights)
-        policy = ActorCritic(action_spec, observation_spec, train.policy)
+        parts = action_spec, observation_spec, train.policy
+        expected = ActorCritic.outline(*parts).state_dict()
+        refuse_mismatch(f"the policy after {iteration} iterations", expected, weights)
+        # A policy of these sizes takes over weights, then scales; nothing of it learns any more.
+        policy = ActorCritic(*parts, None)
         policy.load_state_dict(weights)
         # A policy that saw raw features has no scales in its file, and gets none here.
-        scaled = any(name.startswith("observation.") for name in scales)
+        scales = {name: part for name, part in scales.items() if name.startswith("observation.")}
         normalizers = Normalizers(
-            ObservationNormalizer(observation_spec, device) if scaled else None
+            ObservationNormalizer(observation_spec, device) if scales else None
         )
+        refuse_mismatch("the policy's scales", normalizers.state_dict(), scales)
         normalizers.load_state_dict(scales)
         policy = policy.to(device).eval().requires_grad_(False)
         return cls(policy, normalizers, specs, train, iteration)

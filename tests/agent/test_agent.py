@@ -94,6 +94,17 @@ def test_an_episode_without_end_is_an_error(monkeypatch) -> None:
         make_agent(lambda: Sign(10**9)).evaluate(4)
 
 
+def test_an_evaluation_that_waits_says_for_what(monkeypatch, caplog) -> None:
+    """Also where other environments go on to end their episodes."""
+    lengths = iter([4, 4, 4, 4, 4, 30])
+    agent = make_agent(lambda: Sign(next(lengths)))
+    monkeypatch.setattr(play_module, "PATIENCE", 0.0)
+    assert len(agent.evaluate(2)) == 2
+    said = [record.message for record in caplog.records]
+    assert "waits 0 seconds for the end of an episode, now at step 29; one without end" in said[-1]
+    assert "TimeLimit" in said[-1]
+
+
 def test_a_loaded_agent_goes_on_as_if_it_had_never_been_saved(tmp_path) -> None:
     straight = make_agent(
         "CartPole-v1", ppo=SETTINGS.model_copy(update={"target_kl": 0.01}), rng_seed=3

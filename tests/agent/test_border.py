@@ -1,14 +1,20 @@
 """What crosses the border between the agent and an environment is checked and copied, in both directions."""
 
+import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from simic.agent import Agent, export
-from simic.agent.agent import PLAY_ITERATION, settings, sizes
+from simic.agent.agent import CARD, PLAY_ITERATION, RUNNING, settings, sizes
 from simic.agent.gym_adapter import vectorized
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
@@ -147,9 +153,93 @@ def test_a_saved_agent_goes_on_in_another_number_of_environments(tmp_path):
     more = Agent.load(tmp_path / "saved", Counter, envs=6)
     assert more.env.num_envs == 6 and more.env_steps > 0
     more.train(96)
-    for wrong in (0, -1, 2.0):
-        with pytest.raises(SimicError, match=f"envs = {wrong}: must be a whole number from 1"):
+    for wrong in (0, -1, 2.0, True, "8", 10**9):
+        with pytest.raises(SimicError, match=f"envs = {wrong!r}: must be a whole number from 1 to"):
             Agent.load(tmp_path / "saved", Counter, envs=wrong)
+
+
+def test_numbers_are_of_any_integer_type_and_others_are_refused() -> None:
+    learner = Agent(
+        Counter, rng_seed=np.uint8(3), envs=np.int16(2), rollout_steps=torch.tensor(8), policy=PLAIN
+    )
+    learner.train(np.int64(16))
+    assert learner.evaluate(np.int32(2)) and learner.rng_seed == 3
+    for act, words in [
+        (lambda: learner.train(-1), "steps = -1: must be a whole number from 0"),
+        (lambda: learner.train(1e3), r"steps = 1000.0: must be a whole"),
+        (lambda: learner.evaluate(0), "episodes = 0: must be a whole number from 1"),
+        (lambda: Agent(Counter, rng_seed=0.5), "rng_seed = 0.5: must be"),
+        (lambda: Agent(Counter, rollout_steps=2**50), "a rollout: at least .* GiB"),
+    ]:
+        with pytest.raises(SimicError, match=words):
+            act()
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    learner = agent(Counter, log="~/runs")
+    learner.train(16)
+    learner.save("~/runs/saved")
+    assert Agent.load("~/runs/saved", Counter, log=Path("~/runs")).env_steps == 16
+    assert sorted(os.listdir("runs")) == ["progress.csv", "saved"] and not Path("~").exists()
+    with pytest.raises(SimicError, match="path '~nobody-here/x': Could not determine home"):
+        learner.save("~nobody-here/x")
+
+
+def changed(path: Path, change: Callable[[dict, dict], None]) -> None:
+    """Write a saved agent again with another card or other tensors."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        card = json.loads(file.metadata()[CARD])
+    change(card, tensors)
+    save_file(tensors, path, {CARD: json.dumps(card)})
+
+
+OTHER_SIZES = "its description asks for other sizes than its tensors have"
+NOT_SAVED = r"not an agent that Agent\.save wrote"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda card, _: card["policy"].update(encoder_units=8192), OTHER_SIZES),
+        (lambda card, _: card["policy"].update(core="lstm", core_units=8192), OTHER_SIZES),
+        (lambda card, _: card.update(envs=9_000), OTHER_SIZES),
+        (lambda card, _: card.update(envs=10**9), NOT_SAVED),
+        (lambda card, _: card.update(rollout_steps=-1), NOT_SAVED),
+        (lambda card, _: card.update(iteration="7"), NOT_SAVED),
+        (lambda card, _: card.update(ppo=[]), NOT_SAVED),
+        (lambda card, _: card.update(more=1), NOT_SAVED),
+        (
+            lambda card, tensors: tensors["ppo/policy.actor.encoder.bias"].fill_(torch.nan),
+            "tensor 'ppo/policy.actor.encoder.bias' holds numbers that are not finite",
+        ),
+        (
+            lambda card, tensors: tensors["normalizers/observation.mean"].fill_(-torch.inf),
+            "tensor 'normalizers/observation.mean' holds numbers that are not finite",
+        ),
+        (lambda card, tensors: tensors.pop(RUNNING), f"tensor '{RUNNING}' is missing"),
+    ],
+)
+def test_a_hostile_file_is_refused_before_it_asks_for_anything(tmp_path, change, words) -> None:
+    path = tmp_path / "saved"
+    agent(Counter).save(path)
+    changed(path, change)
+    with pytest.raises(SimicError, match=words):
+        Agent.load(path, Counter)
+
+
+def test_a_file_neither_imports_a_module_nor_is_waited_for(tmp_path) -> None:
+    path = tmp_path / "saved"
+    agent("CartPole-v1").save(path)
+    changed(path, lambda card, _: card.update(env="antigravity:CartPole-v1"))
+    with pytest.raises(SimicError, match="'antigravity:CartPole-v1' is in a module that loading"):
+        Agent.load(path)
+    assert Agent.load(path, "CartPole-v1").env_steps == 0
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SimicError, match="pipe: must be a regular file"):
+        Agent.load(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize(("core", "make"), [("lstm", "CartPole-v1"), ("none", FromOne)])

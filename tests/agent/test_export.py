@@ -40,3 +40,25 @@ def test_the_program_decides_like_the_policy_over_a_whole_episode(tmp_path: Path
         state = expected.state
         observation, *_ = world.step(expected.actions)
     assert json.loads((tmp_path / DESCRIPTION).read_text()) == description
+
+
+def test_a_row_that_cannot_be_decided_has_no_action_and_keeps_its_memory(tmp_path: Path) -> None:
+    """A number that is not finite, or a mask of a relevant head without a choice; other rows are as ever."""
+    policy = make_policy()
+    export_policy(policy, None, tmp_path)
+    program = torch.export.load(tmp_path / PROGRAM).module()
+    observation, _ = TensorWorld(list(range(6)), {}).reset()
+    masks = [observation.masks[name].clone() for name in masked_heads(policy.action_spec)]
+    features, categories = observation.features, observation.categories
+    usual = policy.initial_state(6)
+    expected = program(features, categories, tuple(masks), *usual)
+    h, c = (part.clone() for part in usual)
+    features[0, 1] = torch.nan
+    features[1, 0] = -torch.inf
+    h[2, 3] = torch.nan
+    masks[0][3] = False
+    actions, _, _, h_after, c_after = program(features, categories, tuple(masks), h, c)
+    assert (actions[:4] == -1).all() and torch.equal(actions[4:], expected[0][4:])
+    assert torch.equal(h_after[:4].nan_to_num(9.0), h[:4].nan_to_num(9.0))
+    assert torch.equal(h_after[4:], expected[3][4:]) and torch.equal(c_after[4:], expected[4][4:])
+    assert not c_after[:4].any()

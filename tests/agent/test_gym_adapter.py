@@ -7,6 +7,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from simic.agent.checked_env import CheckedEnv
 from simic.agent.gym_adapter import GymAdapter
 from simic.agent.spec import ActionSpec, Head
 from simic.errors import SimicError
@@ -35,20 +36,20 @@ class Counter(gymnasium.Env):
         observation = np.array([self.time, self.start])
         return observation, float(self.time), self.time == self.end, self.time == self.limit, {}
 
-    def legal(self):
-        return np.array([True, self.time > 0, False])
 
-    def both(self):
-        return np.array([True, self.time > 0, False, True, True, True])
+class Masked(Counter):
+    """Says of its actions what ``answer`` says of its step."""
 
-    def by_name(self):
-        return {
-            "button": np.array([[True, False, False, False], [True, True, True, self.time > 0]])
-        }
+    def __init__(self, answer, space: gymnasium.Space | None = None) -> None:
+        super().__init__(space=space)
+        self.answer = answer
+
+    def action_masks(self):
+        return self.answer(self.time)
 
 
 def vector(*envs: Counter, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> SyncVectorEnv:
-    return SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=mode)
+    return SyncVectorEnv([lambda env=env: CheckedEnv(env) for env in envs], autoreset_mode=mode)
 
 
 def test_final_observations_are_those_before_the_reset_and_only_of_truncated_rows() -> None:
@@ -66,7 +67,7 @@ def test_final_observations_are_those_before_the_reset_and_only_of_truncated_row
     assert reward.tolist() == [1.0, 3.0, 3.0]
     assert terminated.tolist() == [False, False, False]
     assert truncated.tolist() == [False, True, False]
-    assert observation.features.dtype == torch.float32
+    assert observation.features.dtype == torch.float64
 
 
 def test_starts_are_a_function_of_seed_iteration_and_global_env() -> None:
@@ -80,7 +81,12 @@ def test_starts_are_a_function_of_seed_iteration_and_global_env() -> None:
 
 @pytest.mark.parametrize(
     ("space", "sizes", "action", "received"),
-    [(Discrete(3, start=5), [3], [2], 7), (MultiDiscrete([2, 4]), [2, 4], [1, 3], [1, 3])],
+    [
+        (Discrete(3, start=5), [3], [2], 7),
+        (Discrete(3, dtype=np.int8), [3], [2], 2),
+        (MultiDiscrete([2, 4]), [2, 4], [1, 3], [1, 3]),
+        (MultiDiscrete([2, 4], dtype=np.uint8, start=[7, 1]), [2, 4], [1, 3], [8, 4]),
+    ],
 )
 def test_actions_reach_the_environment_in_its_own_numbers(space, sizes, action, received) -> None:
     env = Counter(space=space)
@@ -89,40 +95,39 @@ def test_actions_reach_the_environment_in_its_own_numbers(space, sizes, action, 
     adapter.reset()
     adapter.step(torch.tensor([action]))
     assert np.array(env.action).tolist() == received
+    assert space.contains(env.action) and space.contains(adapter.to_action(torch.tensor(action)))
 
 
 def test_masks_of_several_heads_come_one_after_the_other() -> None:
-    adapter = GymAdapter(vector(Counter(space=MultiDiscrete([2, 4]))), 1, mask_method="both")
+    space = MultiDiscrete([2, 4])
+    env = Masked(lambda time: np.array([True, time > 0, False, True, True, True]), space)
+    adapter = GymAdapter(vector(env), 1)
     masks = adapter.reset()[0].masks
     assert {name: mask.tolist() for name, mask in masks.items()} == {
         "action_0": [[True, False]],
         "action_1": [[False, True, True, True]],
     }
-    adapter = GymAdapter(vector(Counter(space=MultiDiscrete([2, 4]))), 1, mask_method="legal")
+    short = GymAdapter(vector(Masked(lambda time: np.ones(3, bool), space)), 1)
     with pytest.raises(
-        SimicError, match=r"legal\(\) returns an array of shape \[3\]: must be \[6\]"
+        SimicError, match=r"action_masks\(\) returns an array of shape \[3\]: must be \[6\]"
     ):
-        adapter.reset()
+        short.reset()
 
 
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        (([0.0, -1e9, -1e9],), r"told\(\) returns -1000000000.0: must be True where legal"),
-        (([2, 0, 1],), r"told\(\) returns 2: must be True"),
+        (([0.0, -1e9, -1e9],), r"action_masks\(\) returns -1000000000.0: must be True where legal"),
+        (([2, 0, 1],), r"action_masks\(\) returns 2: must be True"),
         (
             ({"action_0": [True] * 3}, {"king": [True] * 3}),
-            r"told\(\) masks king: before it was action_0",
+            r"action_masks\(\) masks king: before it was action_0",
         ),
         (({"action_0": [True]},), r"mask 'action_0' is bool \[1, 1\]: must be bool \[1, 3\]"),
     ],
 )
-def test_masks_that_may_mean_something_else_are_refused(
-    answers: tuple, message: str, monkeypatch
-) -> None:
-    env = Counter()
-    monkeypatch.setattr(env, "told", lambda: answers[env.time], raising=False)
-    adapter = GymAdapter(vector(env), 1, mask_method="told")
+def test_masks_that_may_mean_something_else_are_refused(answers: tuple, message: str) -> None:
+    adapter = GymAdapter(vector(Masked(answers.__getitem__)), 1)
 
     def play() -> None:
         adapter.reset()
@@ -137,11 +142,12 @@ def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
         (Head("op", 2), Head("button", 4, mask_given="op")), ((True, False), (True, True))
     )
     space = MultiDiscrete([2, 4])
+
+    def by_name(time: int) -> dict:
+        return {"button": np.array([[True, False, False, False], [True, True, True, time > 0]])}
+
     adapter = GymAdapter(
-        vector(Counter(space=space), Counter(space=space)),
-        1,
-        mask_method="by_name",
-        action_spec=spec,
+        vector(Masked(by_name, space), Masked(by_name, space)), 1, action_spec=spec
     )
     assert adapter.action_spec == spec
     assert adapter.reset()[0].masks["button"].shape == (2, 2, 4)
@@ -156,7 +162,9 @@ def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
 def test_observations_that_are_no_box_and_another_autoreset_are_refused() -> None:
     env = Counter()
     env.observation_space = Discrete(4)
-    with pytest.raises(SimicError, match=r"observation space Discrete\(4\): must be a Box"):
+    with pytest.raises(
+        SimicError, match=r"Discrete\(4\): must be a Box: wrap .*FlattenObservation"
+    ):
         GymAdapter(vector(env), 1)
     for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
         with pytest.raises(SimicError, match="only SAME_STEP"):

@@ -1,0 +1,208 @@
+"""One environment at the border: its answers are checked and copied, and its word on legal actions is found."""
+
+import inspect
+import logging
+import re
+import reprlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from simic.errors import SimicError
+
+# Where environments say what is legal, the first that there is: as a method, an attribute or an entry of the info.
+MASK_NAMES = (
+    "action_masks",
+    "action_mask",
+    "valid_action_mask",
+    "valid_action_masks",
+    "legal_action_mask",
+    "legal_actions_mask",
+    "get_action_mask",
+    "get_action_masks",
+)
+# What may say it in another form, as a list of numbers.
+_LIKE_MASKS = re.compile(
+    r"^(get_)?masks?$|(action|legal|valid|avail|move).*mask|mask.*(action|legal|valid|move)"
+    r"|(legal|valid|avail\w*|possible|allowed)_?(act|move)",
+    re.IGNORECASE,
+)
+_STATISTICS = {"obs_rms", "return_rms", "ret_rms", "running_mean", "running_var", "running_std"}
+_log = logging.getLogger(__name__)
+
+
+def layers(env: gymnasium.Env) -> list[gymnasium.Env]:
+    """List an environment's wrappers and itself, the outermost first."""
+    return [env, *layers(env.env)] if isinstance(env, gymnasium.Wrapper) else [env]
+
+
+def _offers(env: gymnasium.Env, name: str) -> bool:
+    """Tell whether some layer has a mask of that name, which can be read without arguments."""
+    for layer in layers(env):
+        # Looked up without a call: a property may fail before the first reset.
+        member = inspect.getattr_static(layer, name, None)
+        if isinstance(member, property):
+            return True
+        value = getattr(layer, name, None)
+        if callable(value):
+            parameters = inspect.signature(value).parameters.values()
+            return all(part.default is not part.empty or part.kind in (2, 4) for part in parameters)
+        if isinstance(value, Mapping | list | tuple) or getattr(value, "ndim", 0):
+            return True
+    return False
+
+
+@cache
+def _warn_once(text: str) -> None:
+    # Once, not by every copy of an environment.
+    _log.warning("%s", text)
+
+
+class CheckedEnv(gymnasium.Wrapper):
+    """Check what one environment answers and copy it: it may fill the same array again. Of infos the mask alone is
+    read; their types may differ from environment to environment, so they stay inside.
+
+    Raises:
+        SimicError: It keeps statistics from episode to episode, which another copy would not have.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self._refuse_statistics()
+        # Known after the first reset, since some environments make their mask there.
+        self.mask_source: str | None = None
+        self._mask_name: str | None = None
+        self._info: Mapping[str, Any] = {}
+        self._has_begun = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict]:
+        observation, info = self._answer(
+            "reset()", self.env.reset(seed=seed, options=options), ("observation", "info")
+        )
+        self._info = info
+        if not self._has_begun:
+            self._has_begun = True
+            self._find_mask()
+        return self._observed(observation), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict]:
+        parts = ("observation", "reward", "terminated", "truncated", "info")
+        observation, reward, terminated, truncated, self._info = self._answer(
+            "step()", self.env.step(action), parts
+        )
+        if self.mask_source is None and (name := self._mask_of_info()):
+            raise SimicError(
+                f"environment {self.env}: info[{name!r}] comes with step() and not with reset(): must come with both"
+            )
+        return (
+            self._observed(observation),
+            self._paid(reward),
+            bool(terminated),
+            bool(truncated),
+            {},
+        )
+
+    def legal(self) -> Any:
+        """Tell what is legal now, as the environment says it; None where everything is."""
+        if self._mask_name is not None:
+            mask = self.env.get_wrapper_attr(self._mask_name)
+            return mask() if callable(mask) else mask
+        name = self._mask_of_info()
+        if self.mask_source and name is None:
+            raise SimicError(
+                f"environment {self.env}: {self.mask_source} is missing: must be there"
+            )
+        return None if name is None else self._info[name]
+
+    def _find_mask(self) -> None:
+        """Find where legal actions are said; log what may have been meant as such."""
+        self._mask_name = next((name for name in MASK_NAMES if _offers(self.env, name)), None)
+        if self._mask_name is not None:
+            member = self.env.get_wrapper_attr(self._mask_name)
+            self.mask_source = self._mask_name + "()" * callable(member)
+        elif name := self._mask_of_info():
+            self.mask_source = f"info[{name!r}]"
+        else:
+            self._log_likely_masks()
+
+    def _mask_of_info(self) -> str | None:
+        found = (name for name in MASK_NAMES if self._info.get(name) is not None)
+        return next(found, None) if isinstance(self._info, Mapping) else None
+
+    def _log_likely_masks(self) -> None:
+        names = {name for layer in layers(self.env) for name in dir(layer) if name[0] != "_"}
+        likely = sorted(filter(_LIKE_MASKS.search, names))
+        likely += [f"info[{name!r}]" for name in self._info if _LIKE_MASKS.search(str(name))]
+        if likely:
+            _warn_once(
+                f"environment {self.env}: every action is taken for legal; if {', '.join(likely)} says which are,"
+                " offer it as action_masks()"
+            )
+
+    def _refuse_statistics(self) -> None:
+        """Refuse wrappers that learn a scale: a copy for evaluation would begin without it."""
+        for layer in layers(self.env):
+            learns = [
+                name
+                for name, value in vars(layer).items()
+                if name in _STATISTICS or type(value).__name__.startswith("Running")
+            ]
+            # Of a wrapper whose statistics are frozen every copy has the same.
+            if learns and getattr(layer, "update_running_mean", True):
+                kind = type(layer).__name__
+                ours = "rewards" if "Reward" in kind else "observations"
+                raise SimicError(
+                    f"{kind} keeps {learns[0]}, which a new copy for evaluation has not learned: leave it out;"
+                    f" ppo.normalize_{ours} does the same, and is saved with the policy"
+                )
+
+    def _answer(self, method: str, answer: Any, parts: Sequence[str]) -> Any:
+        if not isinstance(answer, tuple) or len(answer) != len(parts):
+            count = (
+                f"{len(answer)} values"
+                if isinstance(answer, tuple)
+                else f"one {type(answer).__name__}"
+            )
+            raise SimicError(
+                f"environment {self.env}: {method} returns {count}: must be ({', '.join(parts)})"
+            )
+        return answer
+
+    def _paid(self, reward: Any) -> float:
+        value = np.asarray(reward)
+        # An array of one number counts as one: many environments pay such.
+        if value.size != 1 or value.dtype.kind not in "biuf":
+            raise SimicError(
+                f"environment {self.env} pays {reprlib.repr(reward)}: a reward must be one real number"
+            )
+        return float(value.reshape(()))
+
+    def _observed(self, observation: Any) -> np.ndarray:
+        values = np.array(observation)
+        space = self.observation_space
+        # The shape is the declared one: numpy would broadcast another without a word.
+        if values.shape != space.shape or values.dtype.kind not in "biufc":
+            kind = f"{values.dtype} of shape {list(values.shape)}"
+            raise SimicError(
+                f"environment {self.env} observes {kind}: its observation space is {space}"
+            )
+        return values if values.dtype == space.dtype else self._cast(values, np.dtype(space.dtype))
+
+    def _cast(self, values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """Give values the declared type; refuse those that it cannot hold."""
+        # Integers lose every fraction; floats lose whole units beyond the digits of their mantissa.
+        least = 2.0 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else 0.0
+        with np.errstate(all="ignore"):
+            cast = values.astype(dtype)
+            lost = (cast != values) & (abs(values) >= least)
+        if lost.any():
+            raise SimicError(
+                f"environment {self.env} observes {values[lost].flat[0]}, which its space's {dtype} cannot hold:"
+                " declare the observation space with dtype=numpy.float64"
+            )
+        return cast
