@@ -41,7 +41,7 @@ class Sealed(NamedTuple):
 
 # Shared by several stages: what plays episodes, and what hosts are made of.
 _HOSTS = ("agent", "data/batches.py", "durable.py", "envs", "program.py")
-_BASE = ("growth", "rng.py", "torch_modes.py", "transfer.py")
+_BASE = ("growth", "rng.py", "transfer.py")
 _MEASURING = (
     "checkpoint", "episodes", "growth_task", "learned", "machine", "task", "worker_layout",
 )  # fmt: skip
@@ -77,7 +77,7 @@ STAGES: dict[str, Sealed] = {
         writes=("reports/headroom.json",),
     ),
     "train": Sealed(
-        code=(*_HOSTS, *_BASE, "telemetry", "training"),
+        code=(*_HOSTS, *_BASE, "telemetry", "torch_modes.py", "training"),
         params=("rng_seed", "extensions", "train"),
         reads=("data/prepared",),
         writes=("checkpoints", "models", "telemetry"),
