@@ -1,5 +1,6 @@
 """Define the command line. Heavy imports are inside the commands, so that --help answers at once."""
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -79,6 +80,9 @@ def _root(
 
 def main() -> None:
     """Run the command; print one line on stderr and exit with 2 for what the user can put right."""
+    # A terminal that is not UTF-8 shows the arrows and signs of a report as escapes.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     with exit_with_message("simic"):
         app()
 

@@ -7,8 +7,8 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -88,6 +88,8 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def replace_files(files: Mapping[Path, bytes]) -> None:
     """Write several files as one: none takes its place before the bytes of all are on disk."""
+    # A link stays one: the file that it points to is replaced.
+    files = {path.resolve(): content for path, content in files.items()}
     # With the process in the name: two writers never share a file, and one left by a dead process is known.
     temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in files}
     try:
@@ -124,11 +126,14 @@ def new_directory(target: Path) -> Iterator[Path]:
     What was at ``target`` is replaced, then deleted. One writer per target: what a killed one left there
     is deleted first.
     """
+    # A link stays one: what it points to is replaced, which may be on another disk.
+    target = target.resolve()
     # A sibling is on the same file system, where a rename is one step.
     target.parent.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(target)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-    temporary.chmod(0o755)  # mkdtemp's 0700 would follow the files into a shared workspace
+    # Not by tempfile: its folders are their owner's alone, whatever the umask lets a group do.
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.mkdir()
     try:
         with naming(target):
             yield temporary
@@ -181,6 +186,7 @@ def remove_directory(path: Path) -> None:
     """Remove a directory as a whole: a process that is killed meanwhile leaves all of it, or nothing under its name;
     the next removal deletes what it left.
     """
+    path = path.resolve()
     _clear_leftovers(path)
     if path.exists():
         # First renamed: a half-removed directory would look like a damaged one.
@@ -260,6 +266,7 @@ def _sync_tree(folder: Path) -> None:
     sync(folder)
 
 
+LONGEST_NAME = 300  # of a lock's holder
 # How often, and after what pause, a lock is looked at whose holder has not written its name yet.
 NAMELESS_LOOKS = 50
 NAMELESS_SECONDS = 0.01
@@ -287,6 +294,9 @@ def locked(path: Path, doing: str, patience_seconds: float = 0.0) -> Iterator[No
     Raises:
         Held: another process has the lock and the patience is over.
     """
+    # A folder, or a pipe, would be waited for or fail in the library.
+    if path.exists() and not path.is_file():
+        raise SimicError(f"{path}: must be a file, which a running process makes; remove it")
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(path)
     looks = NAMELESS_LOOKS
@@ -316,11 +326,16 @@ def locked(path: Path, doing: str, patience_seconds: float = 0.0) -> Iterator[No
 def _held(path: Path, doing: str) -> Held:
     try:
         # The file may be empty for a moment, or go away just now.
-        name = path.read_text(encoding="utf-8")
+        name = path.read_bytes()[:LONGEST_NAME].decode(errors="replace")
     except FileNotFoundError:
         name = ""
-    message = f"{path.parent}: in use by {name or 'another process'}, which {doing}; wait for it, or stop it first"
-    return Held(message, int(name.split()[1]) if name else 0)
+    # Somebody is sent signals by this number: 0 would be this process's own group, -1 everybody.
+    named = re.fullmatch(r"process ([1-9]\d{0,9}) on .+", name)
+    message = (
+        f"{path.parent}: in use by {name if named else 'another process'}, which {doing}; "
+        "wait for it, or stop it first"
+    )
+    return Held(message, int(named[1]) if named else 0)
 
 
 def holder(path: Path) -> int | None:

@@ -1,5 +1,6 @@
 """The command line as a user meets it: exit codes, one line per mistake, no traceback."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,16 @@ def test_an_alarming_result_is_red_on_a_terminal_alone(
     monkeypatch.setenv("NO_COLOR", "1")
     cli._say("plain", alarming=True)
     assert capsys.readouterr().out == "\x1b[1;31mloud\x1b[0m\ncalm\nplain\n"
+
+
+def test_a_terminal_that_is_not_utf_8_shows_escapes(
+    simic: Simic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert simic("show")[0] == 2
+    cli._say("1 → 2")
+    assert terminal.buffer.getvalue() == b"1 \\u2192 2\n"
 
 
 def test_what_the_audit_fails_on_is_told_before_it_is_refused(

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from contextlib import suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from simic import durable
+from simic.errors import SimicError
 
 
 @pytest.mark.parametrize("exchanging", [True, False], ids=["exchanged", "renamed"])
@@ -25,6 +27,36 @@ def test_a_new_directory_appears_whole_and_replaces_the_old_one(exchanging, tmp_
             assert not target.exists() or (target / "file").read_bytes() == b"one"
         assert (target / "file").read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_link_to_another_disk_stays_one(tmp_path):
+    disk, link, file = (tmp_path / name for name in ("disk", "link", "file"))
+    disk.mkdir()
+    link.symlink_to(disk)
+    file.symlink_to(disk / "file")
+    with durable.new_directory(link) as folder:
+        durable.write_synced(folder / "file", b"1")
+    durable.replace_file(file, b"2")
+    assert link.is_symlink() and file.is_symlink() and (disk / "file").read_bytes() == b"2"
+    durable.remove_directory(link)
+    with durable.new_directory(link) as folder:
+        durable.write_synced(folder / "file", b"3")
+    assert sorted(tmp_path.iterdir()) == [disk, file, link] and file.read_bytes() == b"3"
+
+
+@pytest.mark.parametrize("umask", [0o002, 0o022, 0o077])
+def test_what_is_written_is_for_whom_the_umask_lets_read_it(umask, tmp_path):
+    former = os.umask(umask)
+    try:
+        with durable.new_directory(tmp_path / "folder") as folder:
+            durable.write_synced(folder / "file", b"1")
+        durable.replace_file(tmp_path / "file", b"1")
+    finally:
+        os.umask(former)
+    modes = [
+        stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("folder", "folder/file", "file")
+    ]
+    assert modes == [0o777 & ~umask, 0o666 & ~umask, 0o666 & ~umask]
 
 
 def test_what_is_replaced_is_there_all_the_time(tmp_path, monkeypatch):
@@ -111,6 +143,21 @@ def test_who_finds_a_lock_that_has_no_name_yet_waits_for_it(tmp_path, monkeypatc
         ):
             pytest.fail("two hold it")
         assert len(slept) == 3 + durable.NAMELESS_LOOKS
+
+
+@pytest.mark.parametrize(
+    "name", [b"process 0 on x", b"process -1 on x", b"process x on y", b"process", b"\xff\0", b""]
+)
+def test_a_lock_whose_file_names_no_process_names_none(name, tmp_path, monkeypatch):
+    """Whoever stops what it names would signal its own group, or everybody."""
+    monkeypatch.setattr(durable, "NAMELESS_LOOKS", 0)
+    path = tmp_path / "x.lock"
+    with durable.locked(path, "works"):
+        path.write_bytes(name)
+        assert durable.holder(path) == 0
+    path.mkdir()
+    with pytest.raises(SimicError, match=r"x.lock: must be a file.*; remove it"):
+        durable.holder(path)
 
 
 def test_the_lock_file_of_a_killed_process_is_taken_over_or_removed(tmp_path):

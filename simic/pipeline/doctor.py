@@ -20,7 +20,7 @@ from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import FOLDER as LOG
 from simic.telemetry.recorder import Chain
-from simic.training import resume
+from simic.training import resume, worker_layout
 from simic.training.checkpoint import CheckpointStore
 from simic.training.run_layout import CHECKPOINTS, IDENTITY
 
@@ -62,7 +62,7 @@ def examine(workspace: Workspace) -> list[Answer]:
         Answer(
             "compute",
             True,
-            f"{os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads, {device}",
+            f"{worker_layout.cores()} of {os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads, {device}",
         ),
         _asked("training", lambda: "; ".join(training_work.describe(workspace)) or "none"),
     ]

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import operator
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -22,6 +24,7 @@ from simic import durable, seals
 from simic.errors import SimicError
 from simic.params import value_at
 from simic.pipeline.paths import Workspace
+from simic.safe_read import read_file
 
 _BUSY_PHRASES = ("is busy, it is being blocked by", "Unable to acquire lock")
 _NO_REPOSITORY = "you are not inside of a DVC repository"
@@ -29,6 +32,7 @@ _NO_REPOSITORY = "you are not inside of a DVC repository"
 CODE = ("simic", "flows", "extensions", "pyproject.toml", "constraints.txt")
 PATIENCE_SECONDS = 60.0  # with another DVC process, such as one that a killed run left behind
 BEFORE = "dvc.lock-before-"  # and the stage: a copy of dvc.lock while DVC records that stage
+LONGEST_LOCK = 20_000_000  # bytes of a dvc.lock
 RAN_WITH = "recorded-params.yaml"
 WITH_PARAMS = Path(__file__).with_name(
     "dvc_params.py"
@@ -43,7 +47,7 @@ def is_stale(root: Path, stage: str) -> bool:
     """Ask DVC whether code, params, inputs or outputs of a stage differ from dvc.lock; SimicError where it cannot."""
     # DVC refuses to start without git, unless it is told that there is none.
     configure(root)
-    restore(root)
+    _recorded(root)
     return bool(json.loads(_patiently(root, "status", "--json", stage)))
 
 
@@ -51,12 +55,8 @@ def is_recorded(root: Path, file: str) -> bool:
     """Tell whether dvc.lock has a stage's file as it is now; without DVC, so that a stage which DVC runs can ask."""
     # The hash counts, and not the time of the file: git sets that anew at each checkout.
     path = root / file
-    outputs = [output for stage in _recorded(root).values() for output in stage.get("outs") or ()]
-    hashes = [
-        output.get("md5")
-        for output in outputs
-        if isinstance(output, dict) and output.get("path") == file
-    ]
+    outputs = [output for stage in _recorded(root).values() for output in stage.outs]
+    hashes = [output.md5 for output in outputs if output.path == file]
     return path.exists() and _md5(path.read_bytes()) in hashes
 
 
@@ -72,12 +72,12 @@ def sees_no_change(root: Path, stage: str, tree: Mapping[str, Any]) -> bool:
     What other stages made is left out: the seals compare that.
     """
     # Params by value: a comment or another order of keys in params.yaml is no change.
-    entry = _recorded(root).get(stage) or {}
-    values = (entry.get("params") or {}).get("params.yaml") or {}
+    entry = _recorded(root).get(stage) or _Entry()
+    values = entry.params.get("params.yaml", {})
     if any(value_at(tree, key) != value for key, value in values.items()):
         return False
     # Files by the hash that DVC would compute.
-    watched = {dep["path"]: dep.get("md5") for dep in entry.get("deps") or ()}
+    watched = {dep.path: dep.md5 for dep in entry.deps}
     places = watched.keys() - {*seals.STAGES[stage].reads}
     return all(_hash_of(root / place) == watched[place] for place in places)
 
@@ -111,13 +111,13 @@ def commit(root: Path, stage: str, tree: Mapping[str, Any]) -> None:
         tree: The params to record, as params.yaml would have them; that file may say others.
     """
     configure(root)
-    ran_with = Workspace(root).state / RAN_WITH
-    durable.replace_file(ran_with, json.dumps(tree).encode())
-    restore(root)
+    _recorded(root)
     # DVC truncates dvc.lock before it writes: killed in between it would lose all other stages.
     copy = Workspace(root).state / f"{BEFORE}{stage}"
     lock = root / "dvc.lock"
     copy.parent.mkdir(exist_ok=True)
+    ran_with = copy.with_name(RAN_WITH)
+    durable.replace_file(ran_with, json.dumps(tree).encode())
     durable.replace_file(copy, lock.read_bytes() if lock.exists() else b"")
     try:
         # Not -q: that would silence the reason of a failure. Relinking takes outputs away for a moment.
@@ -181,31 +181,55 @@ def restore(root: Path) -> None:
         copy.unlink()
 
 
-def _recorded(root: Path) -> dict[str, dict[str, Any]]:
+class _Place(BaseModel):
+    """Hold what dvc.lock has of a file or folder."""
+
+    model_config = ConfigDict(extra="allow")
+    path: str
+    md5: str | None = None
+
+
+class _Entry(BaseModel):
+    """Hold what dvc.lock has of a stage."""
+
+    model_config = ConfigDict(extra="allow")
+    deps: list[_Place] = []
+    outs: list[_Place] = []
+    params: dict[str, dict[str, Any]] = {}
+
+
+class _Lock(BaseModel):
+    """Hold a dvc.lock. An empty one is what is left where its writer was killed: it has no schema."""
+
+    schema_: str = Field(alias="schema")
+    stages: dict[str, _Entry] = {}
+
+
+def _recorded(root: Path) -> dict[str, _Entry]:
     """Read what dvc.lock has by stage; SimicError where it cannot be read."""
     restore(root)
     lock = root / "dvc.lock"
     try:
         return _stages(lock)
     except ValueError as error:
-        raise SimicError(f"{lock}: not readable: {error}; restore or remove it") from None
+        raise SimicError(
+            f"{lock}: damaged: {error}; git checkout dvc.lock restores it; without it all stages run again"
+        ) from None
 
 
-def _stages(lock: Path) -> dict[str, dict[str, Any]]:
+def _stages(lock: Path) -> dict[str, _Entry]:
     """Read what a dvc.lock has by stage; ValueError where it cannot be read."""
+    if not lock.exists():
+        return {}
+    content = read_file(lock, LONGEST_LOCK, "")
+    # Its nesting may exhaust the reader.
     try:
-        content = YAML(typ="safe").load(lock.read_bytes()) if lock.exists() else {"schema": None}
-    except YAMLError as error:
+        return _Lock.model_validate(YAML(typ="safe").load(content)).stages
+    except ValidationError as error:
+        places = ".".join(str(place) for place in error.errors()[0]["loc"]) or "all of it"
+        raise ValueError(f"not what DVC writes ({places})") from None
+    except (YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from None
-    # An empty file is what is left of a dvc.lock whose writer was killed: it has no schema and counts as damaged.
-    stages = (
-        content.get("stages") or {} if isinstance(content, dict) and "schema" in content else None
-    )
-    if not isinstance(stages, dict) or not all(
-        isinstance(entry, dict) for entry in stages.values()
-    ):
-        raise ValueError("not what DVC writes")
-    return stages
 
 
 def _patiently(root: Path, *arguments: str, params: Path | None = None) -> str:
@@ -239,9 +263,9 @@ def _git(root: Path, *arguments: str) -> str:
     """Ask git; the empty string outside of a repository."""
     if not in_git(root) or shutil.which("git") is None:
         return ""
-    answer = subprocess.run(
-        ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
-    )
+    # Whose code runs here is trusted already, though another user may own the checkout.
+    command = ["git", "-c", "safe.directory=*", "-C", str(root), *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
     return answer.stdout if answer.returncode == 0 else ""
 
 
@@ -255,9 +279,8 @@ def _edited_installation() -> Iterator[str]:
     for file in files:
         if file.suffix == ".py" and file.hash is not None:
             path = Path(str(file.locate()))
-            digest = base64.urlsafe_b64encode(
-                hashlib.new(file.hash.mode, path.read_bytes()).digest()
-            )
+            content = path.read_bytes() if path.exists() else b""
+            digest = base64.urlsafe_b64encode(hashlib.new(file.hash.mode, content).digest())
             if digest.decode().rstrip("=") != file.hash.value:
                 yield file.as_posix()
 
@@ -277,8 +300,8 @@ def configure(root: Path) -> None:
     if without_git == in_git(root):
         change = ("--unset", "core.no_scm") if without_git else ("core.no_scm", "true")
         _dvc(root, "config", "--local", *change)
-    # Made here, since DVC would let everybody write to it.
-    cache = root.resolve() / ".dvc" / "tmp" / "site"
+    # Made here, since DVC would let everybody write to it; each user of a shared checkout has one.
+    cache = root.resolve() / ".dvc" / "tmp" / f"site-{os.getuid()}"
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     cache.chmod(0o700)
     if f"site_cache_dir = {cache}\n" not in settings:

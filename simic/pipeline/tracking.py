@@ -241,8 +241,10 @@ def connect(workspace: Workspace) -> Store:
 
 def _make_database(project: Workspace, artifacts: str) -> None:
     """Make the database elsewhere and rename it: a process that is killed meanwhile leaves none that is half made."""
-    with TemporaryDirectory(prefix="mlflow-", dir=project.state) as folder:
+    # Beside its place, since a rename does not reach another disk.
+    with TemporaryDirectory(prefix=".mlflow-", dir=project.root) as folder:
         database = Path(folder) / "mlflow.db"
+        database.touch(0o660)  # nobody but the owner, and the group where the umask lets it
         _create_experiment(MlflowClient(sqlite_uri(database)), artifacts)
         database.rename(project.root / "mlflow.db")
 

@@ -1,5 +1,6 @@
 """Share hosts, and work on hosts, out to the cores of this machine."""
 
+import math
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
@@ -24,9 +25,21 @@ T = TypeVar("T")
 LEAST_GROUP = 4  # hosts: fewer would spend their time on dispatch
 
 
-def cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Count the cores that this process may use.
+
+    Args:
+        quota: Linux says there how much time a container has: microseconds, or ``max``, in so many microseconds.
+    """
+    there = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    try:
+        microseconds, period = quota.read_text().split()
+        return max(1, min(there, math.ceil(int(microseconds) / int(period))))
+    # No container, no limit, or no Linux.
+    except (OSError, ValueError):
+        return there
 
 
 def layout(runtime: Runtime, hosts: int, device: torch.device, group: int | None = None) -> Layout:

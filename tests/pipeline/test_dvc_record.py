@@ -1,6 +1,7 @@
 """Is a stage's record true, and record it: DVC as a command, in projects of a few lines."""
 
 import errno
+import os
 import shutil
 import stat
 import subprocess
@@ -96,6 +97,29 @@ def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(recorded: Path
     )
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff",
+        b"<<<<<<< HEAD\nschema: '2.0'\n=======\n",
+        b"[" * 5000,
+        b"schema: '2.0'\nstages: {double: {deps: [x]}}",
+        b"schema: '2.0'\nstages: {double: {params: {params.yaml: 3}}}",
+    ],
+    ids=repr,
+)
+def test_a_damaged_lock_is_named_by_whatever_reads_it(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "dvc.lock").write_bytes(content)
+    for ask in (
+        lambda: dvc_record.is_recorded(tmp_path, "out.txt"),
+        lambda: dvc_record.is_stale(tmp_path, "double"),
+        lambda: dvc_record.commit(tmp_path, "double", PARAMS),
+    ):
+        with pytest.raises(SimicError, match=r"/dvc\.lock: damaged: .*; git checkout dvc\.lock"):
+            ask()
+
+
 @pytest.mark.parametrize(("earlier", "room"), [(True, True), (True, False), (False, True)])
 def test_a_disk_that_is_full_while_dvc_writes_its_lock_costs_no_record(
     recorded: Path, earlier: bool, room: bool, monkeypatch: pytest.MonkeyPatch
@@ -150,7 +174,7 @@ def test_a_record_that_failed_leaves_nothing_to_put_back(recorded: Path) -> None
 
 
 def test_the_cache_that_dvc_unpickles_is_the_users_alone(recorded: Path) -> None:
-    cache = recorded / ".dvc" / "tmp" / "site"
+    cache = recorded / ".dvc" / "tmp" / f"site-{os.getuid()}"
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
     assert any((cache / "repo").iterdir())  # DVC uses it
 

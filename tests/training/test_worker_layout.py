@@ -133,3 +133,12 @@ def test_an_operation_with_other_results_each_time_is_an_error(
     configure(Runtime(device="cpu", threads=1))
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("max 100000", 8), ("150000 100000", 2), ("50000 100000", 1), ("", 8)]
+)
+def test_a_container_has_the_cores_of_its_quota(quota, cores, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    (tmp_path / "cpu.max").write_text(quota)
+    assert worker_layout.cores(tmp_path / "cpu.max") == cores
