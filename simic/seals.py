@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from simic import durable, params
 from simic.errors import SimicError
@@ -166,7 +166,7 @@ class Identity(BaseModel):
 class Seal(Identity):
     """Record what a stage made, and from what: the hashes of its outputs beside its identity."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     writes: dict[str, str]
     apart: dict[str, str]  # of what it wrote, the files that differ between equal runs
 
@@ -233,7 +233,7 @@ def write(root: Path, identity: Identity) -> None:
     seal = _sealed(root, identity)
     path = path_of(root, identity.stage)
     path.parent.mkdir(parents=True, exist_ok=True)
-    durable.replace_file(path, (seal.model_dump_json(indent=1) + "\n").encode())
+    durable.replace_file(path, durable.with_checksum(seal.model_dump(mode="json")))
 
 
 def _sealed(root: Path, identity: Identity) -> Seal:
@@ -319,10 +319,10 @@ def refuse_changed(root: Path, place: str) -> None:
 def _read(path: Path) -> Seal | str:
     """Return the seal, or what is wrong with it."""
     try:
-        return Seal.model_validate_json(path.read_bytes())
+        return Seal.model_validate(durable.checked(path.read_bytes()))
     except FileNotFoundError:
         return f"{path.stem}: has outputs and no seal"
-    except (OSError, ValidationError) as error:
+    except (OSError, ValueError) as error:
         return f"{path.stem}: its seal is not readable: {str(error).splitlines()[0]}"
 
 

@@ -7,7 +7,9 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from simic.training.checkpoint import CheckpointStore
 from simic.training.run_layout import CHECKPOINTS, IDENTITY
 
 FREE_GIB = 2.0
+MOST_NAMED = 3  # files in one line
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ def examine(workspace: Workspace) -> list[Answer]:
     # Each answer is the condition of the next: without packages DVC cannot be asked.
     return [
         _asked("packages", _packages),
+        _asked("code", lambda: _code(workspace.root)),
         _asked("params.yaml", lambda: f"valid, rng_seed {params.load(workspace.params).rng_seed}"),
         _asked(
             "dvc",
@@ -88,6 +92,30 @@ def _packages() -> str:
     return ", ".join((f"python {platform.python_version()}", *versions))
 
 
+def _code(root: Path) -> str:
+    """Say whether the code is what it was; SimicError where files of it are missing."""
+    if removed := dvc_record.removed_files(root):
+        raise SimicError(
+            f"missing: {', '.join(removed[:MOST_NAMED])}; git checkout, or another installation, brings them back"
+        )
+    if changed := dvc_record.changed_files(root):
+        return f"differs from the commit: {', '.join(changed[:MOST_NAMED])} ({len(changed)} files)"
+    if revision := dvc_record.code_revision(root):
+        return f"that of commit {revision[:12]}"
+    # Without git only what has run here tells what the code was.
+    for stage in seals.STAGES:
+        seal = seals.read(root, stage)
+        now = seals.code_hashes(seals.STAGES[stage].code)
+        if seal is not None and (
+            other := [name for name in now if seal.code.get(name) != now[name]]
+        ):
+            raise SimicError(
+                f"simic/{', simic/'.join(other[:MOST_NAMED])}: edited, or files are missing, since {stage} ran; "
+                "unpack simic again, or simic run does that stage again"
+            )
+    return "as it was when the stages ran"
+
+
 def examine_stored(run: Path) -> list[Answer]:
     """Check a folder of .simic/work, or a project and all such folders in it; SimicError where it is neither."""
     workspace = Workspace(run)
@@ -96,7 +124,7 @@ def examine_stored(run: Path) -> list[Answer]:
         (run / IDENTITY).exists() or any((run / CHECKPOINTS).glob("[0-9]*"))
     ):
         return list(_work(run))
-    answers = [*_seals(run)]
+    answers = [*_made(run), *_kept_beside(run)]
     for training in training_work.trainings(workspace):
         answers += _work(training.folder)
     if not answers and not workspace.params.exists():
@@ -108,31 +136,71 @@ def _damaged(name: str, what: str, then: str) -> Answer:
     return Answer(name, False, f"damaged: {what}; {then}")
 
 
-def _seals(root: Path) -> Iterator[Answer]:
-    """Hold what every stage has made against the hashes that it noted."""
+def _made(root: Path) -> Iterator[Answer]:
+    """Hold what every stage has made against the hashes that it noted, and its seal against dvc.lock."""
+    try:
+        recorded = dvc_record.recorded_stages(root)
+    except SimicError as error:
+        yield Answer("dvc.lock", False, str(error))
+        recorded = set[str]()
+    kept = {stage: seal for stage in seals.STAGES if (seal := seals.read(root, stage)) is not None}
+    made = {place: digest for seal in kept.values() for place, digest in seal.writes.items()}
+    reads = {place for seal in kept.values() for place in seal.reads}
     for stage, sealed in seals.STAGES.items():
-        # A stage that has not run yet is not damaged.
-        if not any((root / place).exists() for place in sealed.writes):
+        file = seals.path_of(Path(), stage).as_posix()
+        # A stage that has not run is not damaged: nothing is there of it, and nobody has read or recorded any of it.
+        places = (*sealed.writes, file)
+        has_run = stage in recorded or any(
+            place in reads or (root / place).exists() for place in places
+        )
+        if not has_run:
             continue
-        name = f"made by {stage}"
-        then = f"simic run does {stage} again, dvc checkout brings back what was recorded"
-        seal = seals.read(root, stage)
-        if seal is None:
-            yield _damaged(
-                name,
-                f"{seals.path_of(root, stage).relative_to(root)} is missing or not readable",
-                then,
-            )
-            continue
-        # Files that differ between equal runs have hashes of their own in the seal.
-        noted = seal.writes | seal.apart
-        other = [
-            place for place, digest in noted.items() if seals.content_hash(root / place) != digest
-        ]
-        if other:
-            yield _damaged(name, f"{', '.join(other)} changed since", then)
+        problems = [f"{file} is missing or not readable"]
+        if (seal := kept.get(stage)) is not None:
+            # Files that differ between equal runs have hashes of their own in the seal.
+            problems = [
+                f"{place} {'changed since' if (root / place).exists() else 'is missing'}"
+                for place, digest in (seal.writes | seal.apart).items()
+                if seals.content_hash(root / place) != digest
+            ]
+            # What another stage made, and the seals themselves.
+            problems += [
+                f"{place} is not the one that it read"
+                for place, digest in seal.reads.items()
+                if made.get(place, digest) != digest
+                or (place.startswith(seals.FOLDER.as_posix()) and _differs(root / place, digest))
+            ]
+            if recorded and not dvc_record.is_recorded(root, file):
+                problems.append(f"{file} is not the one in dvc.lock")
+        if problems:
+            then = f"simic run does {stage} again, dvc checkout brings back what was recorded"
+            yield _damaged(f"made by {stage}", ", ".join(problems), then)
         else:
-            yield Answer(name, True, f"whole: {', '.join(seal.writes)}")
+            yield Answer(f"made by {stage}", True, f"whole: {', '.join(sealed.writes)}")
+
+
+def _differs(path: Path, digest: str) -> bool:
+    return seals.content_hash(path) != digest
+
+
+def _kept_beside(root: Path) -> Iterator[Answer]:
+    """Look into MLflow's store and DVC's cache, where they are in the project."""
+    store = root / "mlflow.db"
+    if store.exists():
+        then = "move it away: the next run makes a new one, and what it had is lost"
+        try:
+            with closing(sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)) as base:
+                (said,) = base.execute("PRAGMA quick_check(1)").fetchone()
+                base.execute("SELECT count(*) FROM experiments")
+        except sqlite3.Error as error:
+            said = str(error)
+        if said == "ok":
+            yield Answer("mlflow.db", True, "whole")
+        else:
+            yield _damaged("mlflow.db", said, then)
+    if damaged := dvc_record.damaged_cache(root):
+        then = "remove them; dvc commit stores again what is here"
+        yield _damaged("DVC's cache", ", ".join(map(str, damaged[:MOST_NAMED])), then)
 
 
 def _work(folder: Path) -> Iterator[Answer]:

@@ -60,6 +60,23 @@ def is_recorded(root: Path, file: str) -> bool:
     return path.exists() and _md5(path.read_bytes()) in hashes
 
 
+def recorded_stages(root: Path) -> set[str]:
+    """Name the stages that dvc.lock has; SimicError where it cannot be read."""
+    return {*_recorded(root)}
+
+
+def damaged_cache(root: Path) -> list[Path]:
+    """List the files of DVC's cache that are not what their names say: `dvc checkout` would bring those back."""
+    # Half-written ones have other names.
+    files = (root / ".dvc" / "cache" / "files" / "md5").glob("[0-9a-f][0-9a-f]/*")
+    named = {
+        file: digest
+        for file in files
+        if re.fullmatch("[0-9a-f]{32}", digest := file.parent.name + file.name.removesuffix(".dir"))
+    }
+    return [file for file, digest in named.items() if _md5(file.read_bytes()) != digest]
+
+
 def sees_no_change(root: Path, stage: str, tree: Mapping[str, Any]) -> bool:
     """Tell whether dvc.lock has a stage's code and params as they are now; without DVC.
 
@@ -259,6 +276,12 @@ def changed_files(root: Path) -> list[str]:
     return sorted({line[3:] for line in status.splitlines()} | {*_edited_installation()})
 
 
+def removed_files(root: Path) -> list[str]:
+    """List the files of the code that are missing, by the commit of the checkout or by what was installed."""
+    in_checkout = _git(root, "ls-files", "--deleted", "--", *CODE).splitlines()
+    return in_checkout + [file for file in _edited_installation() if not Path(file).exists()]
+
+
 def _git(root: Path, *arguments: str) -> str:
     """Ask git; the empty string outside of a repository."""
     if not in_git(root) or shutil.which("git") is None:
@@ -282,7 +305,7 @@ def _edited_installation() -> Iterator[str]:
             content = path.read_bytes() if path.exists() else b""
             digest = base64.urlsafe_b64encode(hashlib.new(file.hash.mode, content).digest())
             if digest.decode().rstrip("=") != file.hash.value:
-                yield file.as_posix()
+                yield str(path)
 
 
 def configure(root: Path) -> None:

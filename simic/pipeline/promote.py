@@ -202,15 +202,15 @@ def recorded_evaluation(
 
 def _download(client: MlflowClient, version: ModelVersion, file: str, folder: str) -> Path:
     """Download a file that the run of a version logged; SimicError where it is not where MLflow has noted it."""
-    run = client.get_run(version.run_id or "")
+    run_id = version.run_id or ""
     try:
-        return Path(client.download_artifacts(run.info.run_id, file, folder))
-    # What is missing in a folder is another error than what is missing on a server.
+        return Path(client.download_artifacts(run_id, file, folder))
     except (MlflowException, OSError) as error:
+        # Raises by itself where it is MLflow that does not answer.
+        place = client.get_run(run_id).info.artifact_uri
         raise SimicError(
-            f"{file} of version {version.version} is not at {run.info.artifact_uri}: "
-            f"{tracking.describe(error)}. Where the project was moved, move it back, or run simic run here and "
-            f"mlflow experiments delete --experiment-id {run.info.experiment_id}"
+            f"{file} of version {version.version} is not at {place}: {tracking.describe(error)}. "
+            "Where the project was moved, move it back, or take the alias of that version away in MLflow"
         ) from None
 
 

@@ -32,6 +32,20 @@ def test_its_command_exists_and_knows_the_options(name: str) -> None:
     assert [word for word in rest if word.startswith("--") and word not in page] == []
 
 
+def test_no_password_is_an_argument_no_image_floats_and_nothing_runs_as_root() -> None:
+    """Arguments are for everybody on the machine to read; an address would break on / and #."""
+    docker = (ROOT / "deploy" / "Dockerfile").read_text()
+    images = [service["image"] for service in SERVICES.values() if "build" not in service]
+    for image in [*images, *re.findall("^FROM (.*)", docker, re.MULTILINE)]:
+        assert re.search(r":\d+(\.\d+)+", image), image
+    commands = [str(service.get("command", "")) for service in SERVICES.values()]
+    assert not any("PASSWORD" in command or "://simic:" in command for command in commands)
+    users = re.findall("^USER (.*)", docker, re.MULTILINE)
+    assert users and users[-1] not in ("root", "0")
+    for ignored in (".gitignore", "deploy/Dockerfile.dockerignore"):
+        assert {"/.env", "/prefect.toml"} <= {*(ROOT / ignored).read_text().split()}
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_it_waits_for_what_it_needs_and_is_reached_from_this_machine_alone(name: str) -> None:
     for needed, how in SERVICES[name]["depends_on"].items():

@@ -4,18 +4,22 @@ then really does; asking changes nothing.
 
 import importlib.metadata
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
-from simic import durable
+from simic import durable, seals
 from simic.errors import SimicError
 from simic.pipeline import doctor
 from simic.pipeline.doctor import Answer
 from simic.pipeline.paths import Workspace
 from simic.training.session import open_session
 from tests.conftest import Simic
-from tests.helpers import ROOT
+from tests.durability.damage import KINDS, Place, spoil
+from tests.helpers import OUTPUTS, ROOT
 from tests.training.small_runs import small_params
 
 
@@ -153,8 +157,95 @@ def test_every_damaged_piece_of_a_project_is_named_with_its_remedy(
     assert bad(project.root) == {}
     path = project.reports / PIECES[stage]
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    [(place, words)] = bad(project.root).items()
+    (place, words), *_ = bad(project.root).items()  # who read it says so too
     assert place == f"made by {stage}" and f"simic run does {stage} again" in words
+
+
+def remove_outputs(root: Path, *places: str) -> None:
+    for place in places:
+        shutil.rmtree(root / place) if (root / place).is_dir() else (root / place).unlink()
+
+
+def forge(root: Path) -> None:
+    """Another hash in a seal, and a checksum that fits."""
+    path = seals.path_of(root, "prepare")
+    content = durable.checked(path.read_bytes())
+    content["params"]["rng_seed"] += 1
+    path.write_bytes(durable.with_checksum(content))
+
+
+def record(root: Path, stage: str) -> None:
+    """As dvc.lock has a stage whose seal is another."""
+    outs = [{"path": f"reports/seals/{stage}.json", "md5": "0" * 32}]
+    (root / "dvc.lock").write_text(
+        yaml.safe_dump({"schema": "2.0", "stages": {stage: {"outs": outs}}})
+    )
+
+
+def cache(root: Path) -> None:
+    folder = root / ".dvc" / "cache" / "files" / "md5" / "00"
+    folder.mkdir(parents=True)
+    (folder / f"{'0' * 30}.dir").write_text("[]")
+
+
+KINDS_OF_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "all of a stage is gone": (
+        lambda root: remove_outputs(root, "data/prepared", "reports/seals/prepare.json"),
+        "made by prepare",
+    ),
+    "an output is gone": (lambda root: remove_outputs(root, "models"), "made by train"),
+    "the report is edited": (
+        lambda root: (root / "reports" / "report.md").write_text("all is well"),
+        "made by audit",
+    ),
+    "a seal is forged": (forge, "made by audit"),
+    "a seal is not the recorded one": (lambda root: record(root, "audit"), "made by audit"),
+    "what is recorded is gone": (
+        lambda root: (
+            record(root, "audit"),
+            remove_outputs(root, "reports/seals/audit.json", *seals.STAGES["audit"].writes),
+        ),
+        "made by audit",
+    ),
+    "the record is damaged": (lambda root: (root / "dvc.lock").write_text("x"), "dvc.lock"),
+    "the store is filled": (
+        lambda root: (root / "mlflow.db").write_bytes(bytes(9999)),
+        "mlflow.db",
+    ),
+    "the store is empty": (lambda root: (root / "mlflow.db").touch(), "mlflow.db"),
+    "the cache is damaged": (cache, "DVC's cache"),
+}
+
+
+@pytest.mark.parametrize("damage", KINDS_OF_DAMAGE)
+def test_every_kind_of_damage_is_bad(damage: str, project: Workspace) -> None:
+    do, place = KINDS_OF_DAMAGE[damage]
+    do(project.root)
+    assert place in bad(project.root)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_at_random_is_bad(kind: str, project: Workspace) -> None:
+    words = spoil(Place(project.root, OUTPUTS), kind, 1)
+    assert bad(project.root), words
+
+
+def test_a_file_of_the_package_that_is_missing_or_another_is_bad(
+    project: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the seals where there is no git, by the commit where there is."""
+    assert answers(project.root)["code"].well
+    monkeypatch.setattr(seals, "PACKAGE", tmp_path)
+    assert "edited, or files are missing" in answers(project.root)["code"].seen
+    git = ["git", "-C", str(project.root), "-c", "user.name=x", "-c", "user.email=x@y"]
+    (project.root / "simic").mkdir()
+    (project.root / "simic" / "x.py").touch()
+    for words in (["init", "-q"], ["add", "simic"], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *words], check=True)
+    assert answers(project.root)["code"].well
+    (project.root / "simic" / "x.py").unlink()
+    code = answers(project.root)["code"]
+    assert not code.well and "missing: simic/x.py; git checkout" in code.seen
 
 
 def test_work_in_a_project_is_looked_at_too(project: Workspace, work: Path) -> None:

@@ -1,10 +1,12 @@
 """`simic promote` on a real registry: the rule by which a challenger becomes champion, and what it refuses."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
 
 from simic.audit.findings import Result, Status, Summary, Verdict
+from simic.errors import SimicError
 from simic.pipeline import promote, tracking
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
@@ -34,6 +36,18 @@ def holders(workspace: Workspace) -> dict[str, str]:
         alias: str(number)
         for alias, number in client.get_registered_model("simic-tables").aliases.items()
     }
+
+
+def test_a_moved_project_is_named_and_not_taken_for_a_store_that_is_away(
+    tracked: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tracked.root / "mlruns"
+    folder.rename(folder.with_name("moved"))
+    with pytest.raises(SimicError, match=r"findings.json of version 1 is not at .*mlruns.*moved"):
+        promote.promote(tree(), tracked)
+    monkeypatch.setattr(tracking, "connect", Mock(side_effect=tracking.Unusable("copied")))
+    with pytest.raises(SimicError, match=r"^copied$"):
+        promote.promote(tree(), tracked)
 
 
 class Findings:

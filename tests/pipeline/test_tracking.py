@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from mlflow import MlflowClient
 from simic.pipeline import stages, tracking
 from simic.pipeline.paths import Workspace
 from simic.pipeline.simic_policy import ServedPolicy
-from simic.telemetry import recorder
+from simic.telemetry import recorder, starts
 from simic.telemetry.columns import Columns
 from simic.telemetry.naming import run_name
 from simic.telemetry.rows import UpdateRow
@@ -123,8 +124,19 @@ def test_a_store_that_was_away_costs_one_warning_and_has_everything_later(
     [record] = caplog.records
     assert "logging to MLflow failed, the run continues without it" in record.getMessage()
     assert "secret" not in record.getMessage() and "\n" not in record.getMessage()
+    tracking.warn(OSError("once more"))
+    tracking.warn(OSError("once more"))
+    assert len(caplog.records) == 2
     log(tracked)
     assert_complete(tracked)
+    # The times are those of the training.
+    client, run_id = run_of(tracked)
+    begun = int(1000 * starts.read(tracked.telemetry / starts.RUN_FILE)[0].unix_seconds)
+    run = client.get_run(run_id).info
+    points = client.get_metric_history(run_id, tracking.MARKER)
+    times = [run.start_time, *(point.timestamp for point in points), run.end_time]
+    assert times[0] == begun and times == sorted(times) and len(set(times)) == 5
+    assert times[-1] == int(1000 * (tracked.reports / "findings.json").stat().st_mtime)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +267,10 @@ def test_a_kill_while_the_store_is_made_leaves_none_and_the_next_start_makes_it(
         store.client.get_experiment(store.experiment_id).artifact_location
         == (tmp_path / "mlruns/simic").as_uri()
     )
+    assert sorted(os.listdir(tmp_path)) == [".simic", "mlflow.db"]
     assert os.listdir(workspace.state) == []
+    # What it holds is not for everybody to read.
+    assert stat.S_IMODE((tmp_path / "mlflow.db").stat().st_mode) & 0o007 == 0
 
 
 @pytest.mark.slow
@@ -275,6 +290,19 @@ def test_a_store_that_cannot_be_written_is_named_at_once(workspace: Workspace) -
     (workspace.root / "mlflow.db").mkdir()
     with pytest.raises(OSError, match=r"mlflow\.db: unable to open database file"):
         tracking.connect(workspace)
+
+
+def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(
+    workspace: Workspace,
+) -> None:
+    client, experiment_id = tracking.connect(workspace)
+    client.delete_experiment(experiment_id)
+    with pytest.raises(tracking.Unusable, match="the experiment simic is deleted in") as refused:
+        tracking.connect(workspace)
+    command = f"mlflow experiments restore --experiment-id {experiment_id}"
+    assert command in str(refused.value)
+    client.restore_experiment(experiment_id)
+    assert tracking.connect(workspace).experiment_id == experiment_id
 
 
 def test_a_copied_project_names_the_command_by_which_it_goes_on(
