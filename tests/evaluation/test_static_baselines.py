@@ -17,11 +17,13 @@ from simic.evaluation.scoring import EVALUATION_ITERATION
 from simic.evaluation.static_baselines import (
     LINEAR,
     Regime,
+    filled,
     from_the_start,
     linear_classifier,
     static_baselines,
     static_final,
 )
+from simic.growth.batch.groups import SlotState
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.hosts import PRESETS
 from simic.params import Runtime
@@ -161,6 +163,13 @@ def test_nothing_is_trained_or_scored_on_another_split_than_its_own(bank, held_o
     ):
         with pytest.raises(ValueError, match=r"data of the split '.*' where that of '.*' belongs"):
             wrong()
+
+
+def test_modules_that_are_there_from_the_start_act_in_full():
+    slots = filled(3, 2, DEVICE)
+    state = SlotState.read(slots)
+    assert state.acting.all() and (slots.alpha == 1).all()
+    assert (slots.stage == Stage.FOSSILIZED).all() and (slots.blueprint == 0).all()
 
 
 ITERATION = 11

@@ -3,15 +3,20 @@
 import json
 
 import pytest
+import torch
 import yaml
 
 from simic import durable
+from simic.agent import export
 from simic.audit.record import RunRecord
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
+from simic.training import checkpoint
+from simic.training.learned import Learned
+from simic.training.session import open_session
 from tests.conftest import Simic
 from tests.helpers import ROOT
 from tests.pipeline.small_suite import tree
@@ -51,6 +56,30 @@ def test_metrics_are_flat_few_and_those_of_the_standings(suite_run: Workspace) -
     assert numbers["over_common_schedule"] == round(learned.over_common.estimate, 4)
     stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["evaluate"]
     assert [*stage["metrics"][0]] == [str(suite_run.metrics.relative_to(suite_run.root))]
+
+
+def test_policy_and_program_are_those_of_the_best_checkpoint_and_not_of_the_latest(
+    project: Workspace,
+) -> None:
+    work = project.work(stages.fingerprint(tree(), project))
+    with open_session(tree(), work, project.prepared) as session:
+        first, *_, last = session.checkpoints.numbers()
+        stages._publish(session, project, first, last)
+    best, latest = (
+        Learned.of(checkpoint.read_published(project.checkpoints, name))
+        for name in ("best", "latest")
+    )
+    policy = Learned.load(project.models / "policy")
+    assert (policy.iteration, latest.iteration) == (first, last) and first < last
+    program = torch.export.load(project.models / "program" / export.PROGRAM).state_dict
+    for name, tensor in best.policy.state_dict().items():
+        assert torch.equal(policy.policy.state_dict()[name], tensor)
+        assert torch.equal(program[f"policy.{name}"], tensor)
+    scales = [found.normalizers.observation for found in (best, policy, latest)]
+    assert torch.equal(scales[0].mean, scales[1].mean)
+    assert torch.equal(scales[0].scale, program["scale"])
+    assert torch.equal(scales[0].mean, program["mean"])
+    assert not torch.equal(scales[0].mean, scales[2].mean)
 
 
 def test_a_run_ends_with_the_four_lines_of_its_verdict(suite_run: Workspace) -> None:
