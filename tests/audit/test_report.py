@@ -20,6 +20,8 @@ from simic.audit.figures import panels_of
 from simic.audit.findings import Status, Verdict, failing
 from simic.audit.record import RunRecord, Table
 from simic.errors import SimicError
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK
+from simic.evaluation.result import Elsewhere
 
 from .defects import DEFECTS, better, said, update
 from .pages import Page
@@ -199,6 +201,27 @@ def test_numbers_of_the_gap_are_those_of_the_evaluation(page, clean):
             assert numbers(over_rule) == (rounded(policy.over_rule, 1) if policy.over_rule else [])
             assert numbers(over) == rounded(policy.over_common, 1)
             assert params == report.count(policy.params)
+
+
+def test_the_table_of_lengths_has_the_scores_of_every_length(clean):
+    # The shorter episodes have the learned policy where the static one stood.
+    shorter = {
+        group: standings.model_copy(
+            update={"policies": {**standings.policies, "learned": standings.policies["static"]}}
+        )
+        for group, standings in clean.evaluation.standings.items()
+    }
+    other = Elsewhere(epochs=4, per_seed={}, standings=shorter)
+    evaluation = clean.evaluation.model_copy(update={"others": {"4 epochs": other}})
+    lengths = {4: shorter, evaluation.episode_steps: evaluation.standings}
+    rows = report._by_length(evaluation)
+    assert [row["epochs"] for row in rows] == [4] * len(shorter) + [6] * len(shorter)
+    for row in rows:
+        standings = lengths[row["epochs"]][row["group"]]
+        names = {"learned": "learned", "rule": standings.rule}
+        names |= {"common": COMMON, "oracle": ORACLE_TASK}
+        for column, name in names.items():
+            assert row[column] == standings.policies.get(name), (column, row["epochs"])
 
 
 @pytest.mark.parametrize(("over", "outcome"), [(2.0, "above"), (0.0, "level"), (-2.0, "below")])
