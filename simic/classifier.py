@@ -12,9 +12,7 @@ from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from simic.data.own.predict import array_frame, check_images
 from simic.data.own.readers import UserData, of_python
-from simic.data.own.table_columns import codes
 from simic.errors import SimicError, printable
 from simic.evaluation.export_best import Grown
 from simic.evaluation.grow_networks import grown_hosts
@@ -26,7 +24,6 @@ from simic.torch_modes import as_before
 
 # A workspace without params or models: results do not depend on the folder that Python was started in.
 NOWHERE = Path(os.devnull)
-ROWS_AT_ONCE = 4096
 
 
 def grow(
@@ -95,39 +92,16 @@ class GrownModel:
     def __init__(self, report: Grown, network: GrownNetwork) -> None:
         self.report = report
         self.network = network
-        assert network.structure.inputs is not None
         # In the order of the network's outputs.
-        self.classes_ = np.array(network.structure.inputs.classes)
+        self.classes_ = network.classes_
 
     def predict(self, x: Any) -> np.ndarray:
         """Predict the name of a class for each sample."""
-        return self.classes_[self.predict_proba(x).argmax(axis=1)]
+        return self.network.predict(x)
 
     def predict_proba(self, x: Any) -> np.ndarray:
         """Predict the probability of each class, ``[N, classes]``, in the order of ``classes_``."""
-        return probabilities(self.network, x)
-
-
-def probabilities(network: GrownNetwork, x: Any) -> np.ndarray:
-    """Compute a grown network's probabilities for raw samples, float64 ``[N, classes]``."""
-    # Tables are encoded as for training; columns are found by name.
-    inputs = network.structure.inputs
-    assert inputs is not None
-    if inputs.layout == "table":
-        raw = codes(
-            x if isinstance(x, pd.DataFrame) else array_frame(np.asarray(x)), inputs.columns
-        )
-    else:
-        # Images are checked here; a network would fail on another shape with torch's message.
-        try:
-            raw = check_images(np.asarray(x), inputs.model_dump())
-        except ValueError as error:
-            raise SimicError(str(error)) from None
-    with torch.no_grad():
-        # A copy: torch warns of memory that it may not write to, as that of some frames.
-        batches = torch.as_tensor(np.array(raw), dtype=inputs.dtype).split(ROWS_AT_ONCE)
-        # Float64, as scikit-learn's own classifiers give.
-        return torch.cat([network(batch).double().softmax(1) for batch in batches]).numpy()
+        return self.network.predict_proba(x)
 
 
 class GrowClassifier(ClassifierMixin, BaseEstimator):
@@ -209,7 +183,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         x, _ = self._checked(X, None)
         try:
-            return probabilities(self.network_, x)
+            return self.network_.predict_proba(x)
         except SimicError as error:
             raise ValueError(str(error)) from error
 

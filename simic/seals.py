@@ -84,7 +84,7 @@ STAGES: dict[str, Sealed] = {
     ),
     "evaluate": Sealed(
         code=(
-            *(*_HOSTS, *_BASE, "evaluation", "data/raw_inputs.py"),
+            *(*_HOSTS, *_BASE, "evaluation", "data/raw_inputs.py", "data/own/predict.py"),
             *(
                 f"training/{name}.py"
                 for name in ("checkpoint", "learned", "machine", "worker_layout")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 import torch
+from pydantic import ValidationError
 
 from simic.data.batches import Meta
 from simic.errors import SimicError
@@ -15,7 +16,7 @@ from simic.evaluation.result import Frozen
 from simic.evaluation.rules import published_for
 from simic.growth.networks.hosts import build_host
 from simic.params import Host
-from simic.training.learned import CARD_FILE, Learned
+from simic.training.learned import CARD_FILE, RESTORED, Learned
 
 # A host for tables takes no more: its seeds compare all pairs of columns.
 MOST_COLUMNS = 256
@@ -44,7 +45,11 @@ class Controller:
         """Load a directory with a policy; SimicError naming the file that is missing or damaged."""
         learned = Learned.load(folder, device)
         publication = json.loads((folder / CARD_FILE).read_bytes()).get("published")
-        published = None if publication is None else Publication.model_validate(publication)
+        try:
+            published = None if publication is None else Publication.model_validate(publication)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise SimicError(f"{folder / CARD_FILE}: published: {reason}; {RESTORED}") from None
         name = (
             f"the published controller of suite {published.suite}"
             if published

@@ -5,8 +5,8 @@ of each kind is trained as often as hosts were grown, for as many epochs.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,15 @@ import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
+from sklearn.metrics import (
+    average_precision_score,
+    balanced_accuracy_score,
+    log_loss,
+    roc_auc_score,
+    roc_curve,
+)
+from sklearn.model_selection import KFold
+from sklearn.preprocessing import TargetEncoder
 
 from simic.data.batches import HeldOut
 from simic.envs.growth_env import GrowthEnv
@@ -29,6 +37,7 @@ from simic.evaluation.static_baselines import (
     logistic_models,
 )
 from simic.growth.batch.population import Population
+from simic.growth.grown_network import GrownNetwork, grown_network
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
@@ -47,10 +56,16 @@ PLAIN = {
 # Inverse penalties of logistic regression.
 STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 MOST_ITERATIONS = 300
+# Levels of a column that gradient boosting takes as they are: it needs ten rows of each.
+MOST_CATEGORIES = 20
+FOLDS = 5
 # Rows × columns × classes that scikit-learn's models are fitted to.
 MOST_VALUES = 20_000_000
 # Classes are uneven when the rarest has less than this share of the samples of the commonest.
 UNEVEN = 0.5
+# Of two classes one threshold decides.
+TWO = 2
+ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,8 @@ class Contender:
     article: str = ""
     # Accuracy of all networks that were trained.
     mean_pct: float | None = None
+    # Where classes are uneven: probabilities of the classes [N, classes] on "val" and "test".
+    chances: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
 
     @property
     def noun(self) -> str:
@@ -101,6 +118,17 @@ class FloorRow(Frozen):
     mean_pct: float | None
     size: str
     seconds: float
+    ranking: "Ranking | None" = None
+
+
+class Ranking(Frozen):
+    """How well probabilities rank samples of uneven classes: of two classes the rarest, of more the mean over all."""
+
+    auc_pct: float
+    average_precision_pct: float
+    # Of two classes: from which probability on the rarest is answered, chosen on validation rows, and what that gives.
+    threshold: float | None = None
+    balanced_pct: float | None = None
 
 
 class Floors(Frozen):
@@ -121,7 +149,24 @@ class Floors(Frozen):
             cells.append(
                 [row.name, f"{row.accuracy_pct:.1f}", *extra, mean, row.size, f"{row.seconds:.1f}"]
             )
-        return markdown(cells)
+        return "\n\n".join([markdown(cells), *self._rankings()])
+
+    def _rankings(self) -> list[str]:
+        """Write how well probabilities rank, where classes are uneven."""
+        rankings = {row.name: row.ranking for row in self.rows if row.ranking is not None}
+        cells = [["uneven classes", "AUC", "average precision", "threshold", "balanced there"]]
+        for name, ranking in rankings.items():
+            chosen = (ranking.threshold, ranking.balanced_pct)
+            cells.append(
+                [
+                    name,
+                    f"{ranking.auc_pct:.1f}",
+                    f"{ranking.average_precision_pct:.1f}",
+                    "" if chosen[0] is None else f"{chosen[0]:.3f}",
+                    "" if chosen[1] is None else f"{chosen[1]:.1f}",
+                ]
+            )
+        return [markdown(cells)] if rankings else []
 
 
 def floors(
@@ -164,7 +209,7 @@ def floors(
     # Where classes are uneven, balanced accuracy decides. A sequence has no class, so all count as much.
     weights = np.full(len(y), 1 / len(y))
     counts = np.bincount(y.ravel(), minlength=classes)
-    uneven = y.ndim == 1 and bool(counts.min() < UNEVEN * counts.max())
+    uneven = is_uneven(held_out)
     if uneven:
         balance = 1.0 / counts[y]
         weights = balance / balance.sum()
@@ -176,10 +221,63 @@ def floors(
             mean_pct=None if contender.mean_pct is None else round(contender.mean_pct, 4),
             size=f"{contender.size:,}{contender.unit}",
             seconds=round(contender.seconds, 2),
+            ranking=_ranking(contender.chances, held_out) if uneven else None,
         )
         for contender in contenders
     )
     return Floors(rows=rows, hosts=env.num_envs, advice=advice(contenders, weights))
+
+
+def is_uneven(held_out: HeldOut) -> bool:
+    """Tell whether the rarest class has far fewer test samples than the commonest; a sequence has no class."""
+    y = held_out.test.y
+    counts = y.flatten().bincount(minlength=held_out.test.classes)
+    return y.ndim == 1 and bool(counts.min() < UNEVEN * counts.max())
+
+
+def network_chances(network: GrownNetwork, held_out: HeldOut) -> dict[str, NDArray[np.floating]]:
+    """Compute a network's probabilities where classes are uneven; nothing elsewhere."""
+    if not is_uneven(held_out):
+        return {}
+    with torch.no_grad():
+        return {
+            name: torch.cat(
+                [network.body(x).double().softmax(1) for x in data.x.cpu().split(ROWS_AT_ONCE)]
+            ).numpy()
+            for name, data in (("val", held_out.val), ("test", held_out.test))
+        }
+
+
+def _ranking(chances: Mapping[str, NDArray[np.floating]], held_out: HeldOut) -> Ranking | None:
+    """Measure how well probabilities rank; None without any, or where a split lacks a class."""
+    val = held_out.val.y.cpu().numpy()
+    test = held_out.test.y.cpu().numpy()
+    labels = range(held_out.test.classes)
+    if not chances or not all((val == label).any() and (test == label).any() for label in labels):
+        return None
+    rarest = int(np.bincount(test).argmin())
+    ranked = [rarest] if held_out.test.classes == TWO else labels
+    auc = [roc_auc_score(test == label, chances["test"][:, label]) for label in ranked]
+    precision = [
+        average_precision_score(test == label, chances["test"][:, label]) for label in ranked
+    ]
+    ranking = Ranking(
+        auc_pct=round(100 * float(np.mean(auc)), 4),
+        average_precision_pct=round(100 * float(np.mean(precision)), 4),
+    )
+    if len(ranked) > 1:
+        return ranking
+    # The threshold with the highest balanced accuracy on validation rows (Youden 1950).
+    false, true, thresholds = roc_curve(val == rarest, chances["val"][:, rarest])
+    threshold = min(1.0, float(thresholds[(true - false).argmax()]))
+    answers = chances["test"][:, rarest] >= threshold
+    balanced = balanced_accuracy_score(test == rarest, answers)
+    return ranking.model_copy(
+        update={
+            "threshold": round(threshold, 4),
+            "balanced_pct": round(100 * float(balanced), 4),
+        }
+    )
 
 
 def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str:
@@ -258,7 +356,16 @@ def _fit_logistic(samples: dict[str, Samples], classes: int) -> Contender:
     best = min(logistic_models(train.x[rows], train.y[rows], STRENGTHS, MOST_ITERATIONS), key=loss)
     size = np.size(best.coef_) + np.size(best.intercept_)
     correct = np.equal(best.predict(test.x), test.y)
-    return Contender(f"logistic regression{note}", correct, size, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    chances = {"val": _chances(best, val.x, classes), "test": _chances(best, test.x, classes)}
+    return Contender(f"logistic regression{note}", correct, size, seconds, chances=chances)
+
+
+def _chances(model: Any, x: NDArray[np.generic], classes: int) -> NDArray[np.floating]:
+    """Compute probabilities of all classes, 0 of one that the model was not fitted to."""
+    chances = np.zeros((len(x), classes))
+    chances[:, model.classes_] = model.predict_proba(x)
+    return chances
 
 
 def _fit_boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: int) -> Contender:
@@ -267,14 +374,46 @@ def _fit_boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: 
     train = samples["train"]
     test = samples["test"]
     rows, note = _rows_to_fit(train, classes)
+    x = train.raw[rows].reshape(len(train.y[rows]), -1)
+    unseen = np.concatenate([samples[split].raw for split in ("val", "test")])
+    x_unseen = unseen.reshape(len(unseen), -1)
+    # Of a column with more levels than it takes, each level becomes the rates of classes in other folds.
+    many = [place for place in codes if np.nanmax(x[:, place], initial=0) >= MOST_CATEGORIES]
+    if many:
+        rest = np.setdiff1d(np.arange(x.shape[1]), many)
+        rates, unseen_rates = _rates(x[:, many], train.y[rows], x_unseen[:, many])
+        x = np.hstack((x[:, rest], rates))
+        x_unseen = np.hstack((x_unseen[:, rest], unseen_rates))
+        codes = tuple(np.flatnonzero(np.isin(rest, codes)).tolist())
     categorical: Any = list(codes) or None
     model = HistGradientBoostingClassifier(random_state=0, categorical_features=categorical)
-    model.fit(train.raw[rows].reshape(len(train.y[rows]), -1), train.y[rows])
-    correct = np.equal(model.predict(test.raw.reshape(len(test.y), -1)), test.y)
+    model.fit(x, train.y[rows])
+    x_val, x_test = np.split(x_unseen, [len(unseen) - len(test.y)])
+    correct = np.equal(model.predict(x_test), test.y)
     trees = int(model.n_iter_) * (1 if classes == 2 else classes)
+    seconds = time.perf_counter() - start
+    chances = {"val": _chances(model, x_val, classes), "test": _chances(model, x_test, classes)}
     return Contender(
-        f"gradient boosting{note}", correct, trees, time.perf_counter() - start, unit=" trees"
+        f"gradient boosting{note}", correct, trees, seconds, unit=" trees", chances=chances
     )
+
+
+def _rates(
+    levels: NDArray[np.generic], y: NDArray[np.int64], unseen: NDArray[np.generic]
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """Encode levels as rates of the classes: of a training row in the other folds, of unseen ones in training."""
+    encoder = TargetEncoder(target_type="continuous")
+    folds = KFold(FOLDS, shuffle=True, random_state=0)
+    train = list[NDArray[np.floating]]()
+    new = list[NDArray[np.floating]]()
+    for label in range(int(y.max()) + 1):
+        answers = (y == label).astype(np.float64)
+        rates = np.empty(levels.shape)
+        for others, fold in folds.split(levels):
+            rates[fold] = encoder.fit(levels[others], answers[others]).transform(levels[fold])
+        train.append(rates)
+        new.append(encoder.fit(levels, answers).transform(unseen))
+    return np.hstack(train), np.hstack(new)
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
@@ -327,11 +466,14 @@ def _train(
     test = held_out.test.of("test")
     correct = population.evaluate(slots, test, nothing_off).correct[0].float()
     right = correct[chosen].cpu().numpy()
+    seconds = time.perf_counter() - start
+    plain = grown_network(population, slots, chosen)
     return Contender(
         network.name,
         right,
         result.params[chosen],
-        time.perf_counter() - start,
+        seconds,
+        chances=network_chances(plain, held_out),
         article=article,
         mean_pct=100 * float(correct.mean()),
     )

@@ -18,7 +18,15 @@ from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.evaluation.controllers import Controller, Rule
 from simic.evaluation.export_best import Account, Grown, best_host, export_best
-from simic.evaluation.floors import GROWN, Contender, Floors, Samples, floors
+from simic.evaluation.floors import (
+    GROWN,
+    ROWS_AT_ONCE,
+    Contender,
+    Floors,
+    Samples,
+    floors,
+    network_chances,
+)
 from simic.evaluation.policies import BASELINES, refuse_other_host
 from simic.evaluation.scoring import Hosts, Turn, open_env, play_together
 from simic.growth.batch.shards import recovered
@@ -27,7 +35,6 @@ from simic.params import Params
 from simic.progress import Progress
 
 PREDICT = "predict.py"
-ROWS_AT_ONCE = 1024
 # Hosts that no training or evaluation episode has seen.
 GROW_ITERATION = 1 << 42
 
@@ -162,7 +169,12 @@ def compare_with_floors(setup: GrowSetup, grown: GrownHosts, progress: Progress)
     correct = right.view(len(test), -1).float().mean(1).numpy()
     mean_pct = float(grown.env.committed(test)[0].mean())
     contender = Contender(
-        GROWN, correct, grown.network.structure.params, grown.seconds, mean_pct=mean_pct
+        GROWN,
+        correct,
+        grown.network.structure.params,
+        grown.seconds,
+        mean_pct=mean_pct,
+        chances=network_chances(grown.network, held_out),
     )
 
     def samples(split: str) -> Samples:

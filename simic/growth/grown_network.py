@@ -7,8 +7,9 @@ A directory holds ``structure.json`` (what it is made of), ``weights.safetensors
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from safetensors import SafetensorError
@@ -25,6 +26,7 @@ from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.grafting import blend
 from simic.growth.networks.hosts import HostSpec, build_host
+from simic.growth.networks.tabular import TOGETHER
 from simic.memory import machine_bytes
 from simic.params import Host
 
@@ -139,16 +141,60 @@ class GrownNetwork(nn.Module):
             x = joint(x, sample) if isinstance(joint, GraftedSeed) else x
         return self.head(x)
 
+    @property
+    def classes_(self) -> np.ndarray:
+        """List the names of the classes, in the order of the outputs."""
+        return np.array(self._raw_inputs.classes)
+
+    @property
+    def _raw_inputs(self) -> RawInputs:
+        if self.structure.inputs is None:
+            raise SimicError("the network takes standardised samples: call it with a tensor")
+        return self.structure.inputs
+
+    def predict(self, x: Any) -> np.ndarray:
+        """Predict the name of a class for each raw sample."""
+        return self.classes_[self.predict_proba(x).argmax(axis=1)]
+
+    def predict_proba(self, x: Any) -> np.ndarray:
+        """Compute the probability of each class for raw samples, float64 ``[N, classes]``.
+
+        Args:
+            x: a DataFrame, whose columns are found by name, an array of rows, or images as those of training.
+
+        Raises:
+            SimicError: naming what is not as in training.
+        """
+        # Reading tables needs pandas, which training controllers does not.
+        from simic.data.own import predict  # noqa: PLC0415
+
+        inputs = self._raw_inputs
+        try:
+            if inputs.layout == "table":
+                frame = x if hasattr(x, "columns") else predict.array_frame(np.asarray(x))
+                raw = predict.codes(frame, [column.model_dump() for column in inputs.columns])
+            else:
+                raw = predict.check_images(np.asarray(x), inputs.model_dump())
+        except ValueError as error:
+            raise SimicError(str(error)) from None
+        with torch.no_grad():
+            # A copy: torch warns of memory that it may not write to, as that of some frames.
+            batches = torch.as_tensor(np.array(raw), dtype=inputs.dtype).split(predict.ROWS_AT_ONCE)
+            # Float64, as scikit-learn's own classifiers give.
+            return torch.cat([self(batch).double().softmax(1) for batch in batches]).numpy()
+
 
 def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
     record = next((seed for seed in seeds if seed.slot == slot), None)
     if record is None:
         return nn.Identity()
     # A blueprint of the user's own must be registered before its network is read.
-    by_name = {item.name: item for item in blueprints_of(host.family)}
+    registered = blueprints_of(host.family)
+    by_name = {item.name: item for item in (*registered, TOGETHER)}
     if record.blueprint not in by_name:
+        names = ", ".join(item.name for item in registered)
         raise SimicError(
-            f"blueprint {record.blueprint!r}: not registered; known here are {', '.join(by_name)}; "
+            f"blueprint {record.blueprint!r}: not registered; known here are {names}; "
             "of one's own, import the module that defines it first"
         )
     # Built as a population builds it, so that the weights fit.
@@ -252,13 +298,7 @@ def write_network(
 
 def _program(network: GrownNetwork) -> bytes:
     """Export the network as one graph for any batch size; it needs torch alone to run."""
-    shape = network.structure.input_shape
-    inputs = network.structure.inputs
-    # The program takes what the network takes: raw samples or standardised ones.
-    if inputs is not None:
-        example = torch.zeros(2, *inputs.shape, dtype=inputs.dtype)
-    else:
-        example = torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
+    example = _example(network.structure)
     batch = torch.export.Dim("batch", min=1)
     # Torch raises errors of many kinds where a user's blueprint does what cannot be traced.
     try:
@@ -275,6 +315,15 @@ def _program(network: GrownNetwork) -> bytes:
         ) from error
 
 
+def _example(structure: Structure) -> Tensor:
+    """Make two samples that the network takes: raw ones or standardised ones."""
+    inputs = structure.inputs
+    if inputs is not None:
+        return torch.zeros(2, *inputs.shape, dtype=inputs.dtype)
+    shape = structure.input_shape
+    return torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
+
+
 def load_grown(path: Path | str) -> GrownNetwork:
     """Read the network that ``write_network`` wrote, in evaluation mode; SimicError on anything wrong."""
     path = Path(path)
@@ -284,6 +333,7 @@ def load_grown(path: Path | str) -> GrownNetwork:
         # Shapes first, without memory: a description may ask for any number of gigabytes.
         with torch.device("meta"):
             outline = GrownNetwork.fresh(structure, host)
+            outline(_example(structure))
     # Sizes beyond all numbers, columns that do not fit the features.
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0][:MOST_LETTERS]

@@ -1,15 +1,18 @@
 """Which of several models a person should use is said plainly, and never by a difference that chance may have made."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from simic.evaluation import floors
-from simic.evaluation.floors import Contender, advice
+from simic.evaluation.floors import Contender, _ranking, _rates, advice, is_uneven
 
 N = 400
 EQUAL = np.full(N, 1 / N)
@@ -94,3 +97,33 @@ def test_models_beside_a_grown_network_have_all_rows_and_scikit_learns_own_setti
         (floors._fit_boosting(samples, (), 2), test.raw, boosting),
     ):
         np.testing.assert_array_equal(found.correct, model.predict(x) == test.y)
+
+
+def test_probabilities_of_uneven_classes_are_ranked_and_a_threshold_chosen_on_validation() -> None:
+    """Of 40 samples 10 are rare; each fourth of these looks common. At 0.5 nothing rare is found."""
+    y = torch.arange(40) % 4 == 0
+    split = SimpleNamespace(y=y.long(), classes=2)
+    held_out: Any = SimpleNamespace(val=split, test=split)
+    rare = np.where(y, 0.4, 0.1)
+    rare[::16] = 0.1
+    chances = np.stack([1 - rare, rare], 1)
+    assert is_uneven(held_out)
+    ranking = _ranking({"val": chances, "test": chances}, held_out)
+    found = 7 / 10
+    assert ranking is not None and ranking.threshold == 0.4
+    assert ranking.balanced_pct == pytest.approx(100 * (found + 1) / 2)
+    assert ranking.auc_pct == pytest.approx(100 * (found + (1 - found) / 2))
+    assert 70 < ranking.average_precision_pct < 80
+    assert _ranking({}, held_out) is None
+
+
+def test_levels_become_rates_that_no_row_has_from_its_own_answer() -> None:
+    """Levels of one row each say nothing of it: its rate is that of all rows, not its answer."""
+    y = np.arange(60) % 2
+    own = np.arange(60.0)[:, None]
+    rates, new = _rates(own, y, own)
+    assert np.abs(rates - 0.5).max() < 0.1 and np.array_equal(new[:, 1] > 0.5, y == 1)
+    shared = (np.arange(60) // 2 % 2 * 7.0)[:, None]
+    answers = (shared[:, 0] > 0).astype(int)
+    rates, _ = _rates(shared, answers, shared)
+    assert np.array_equal(rates[:, 1] > 0.5, answers == 1)

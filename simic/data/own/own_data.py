@@ -13,11 +13,20 @@ from simic.data.bank import CLIP_DEVIATIONS, SPLITS, Bank, single_task_bank
 from simic.data.batches import TaskMeta
 from simic.data.own.predict import array_frame
 from simic.data.own.readers import UserData
-from simic.data.own.table_columns import Table, codes, describe, is_number, labels, listed, typed
+from simic.data.own.table_columns import (
+    TypedTable,
+    codes,
+    describe,
+    is_number,
+    labels,
+    listed,
+    typed,
+)
 from simic.data.prepare import stratified_split
 from simic.data.raw_inputs import TO_CHANNELS_FIRST, InputEncoder, Layout, RawInputs
 from simic.data.sources import checked, equal_rows
 from simic.errors import SimicError
+from simic.memory import refuse_too_much
 
 # Samples of all splits together; with fewer the scores of networks hardly differ by more than chance.
 FEW_ROWS = 60
@@ -27,6 +36,8 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 # Share of validation rows that a column alone tells the class of, where it is named; unless one class has as many.
 TELLING = 0.99
 MOST_TELLING_ROWS = 2000
+# In float64, and standardised.
+BYTES_A_FEATURE = 16
 MOST_CLASSES_SHOWN = 6
 
 
@@ -64,7 +75,7 @@ def own_data(
     """
     y, classes = labels(data.y, str(data.y.name))
     x = _samples(data, layout)
-    firsts = equal_rows(_places(x.frame) if isinstance(x, Table) else x)
+    firsts = equal_rows(_places(x.frame) if isinstance(x, TypedTable) else x)
     parts, notes = _parts(data, torch.from_numpy(y), classes, firsts, shares, rng_seed, few)
     train = parts["train"].numpy()
     if absent := sorted({*range(len(classes))} - {*y[train].tolist()}):
@@ -72,7 +83,7 @@ def own_data(
             f"{data.name}: no training sample is of class {classes[absent[0]]}: bring one, or leave it out"
         )
     # Describe the training samples, so that a network outside encodes others like them.
-    if isinstance(x, Table):
+    if isinstance(x, TypedTable):
         raw, inputs, encoding = _encode_table(x, train, classes)
         encoding += _name_telling(
             raw, y, {split: rows.numpy() for split, rows in parts.items()}, inputs
@@ -102,7 +113,7 @@ def own_data(
     )
 
 
-def _samples(data: UserData, layout: str | None) -> Table | np.ndarray:
+def _samples(data: UserData, layout: str | None) -> TypedTable | np.ndarray:
     """Take rows as a table and all else as images."""
     x = data.x
     if isinstance(x, pd.DataFrame):
@@ -230,7 +241,7 @@ def _places(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _encode_table(
-    table: Table, train: np.ndarray, classes: tuple[str, ...]
+    table: TypedTable, train: np.ndarray, classes: tuple[str, ...]
 ) -> tuple[np.ndarray, RawInputs, list[str]]:
     """Code a table; describe its columns as the training rows show them, in notes of which the first is its size."""
     columns, notes = describe(table, train)
@@ -244,6 +255,10 @@ def _encode_table(
         clip=CLIP_DEVIATIONS,
         classes=classes,
     )
+    # A feature for each level may be many.
+    width = sum(len(column.codes) for column in columns)
+    size = len(raw) * width * BYTES_A_FEATURE
+    refuse_too_much(f"{len(raw)} rows of {width} features", size, "the number of rows or of levels")
     # Mean and deviation are those of training alone: nothing of the other splits reaches the network.
     features = InputEncoder(inputs).features(torch.from_numpy(raw[train])).numpy()
     counts = {"row": len(raw), "column": len(table.frame.columns), "feature": features.shape[1]}
@@ -262,8 +277,10 @@ def _name_telling(
         # As many leaves as a rule of one column needs.
         leaves = 2 * len(inputs.classes) + len(column.levels or ())
         tree = DecisionTreeClassifier(max_leaf_nodes=leaves, random_state=0)
-        tree.fit(raw[train][:, [place]], y[train])
-        if tree.score(raw[val][:, [place]], y[val]) >= TELLING:
+        # By rank: a tree keeps float32, which has too few digits and too small a range.
+        _, ranks = np.unique(raw[:, place], return_inverse=True)
+        tree.fit(ranks[train][:, None], y[train])
+        if tree.score(ranks[val][:, None], y[val]) >= TELLING:
             telling.append(column.name)
     if not telling or np.bincount(y[val]).max() >= TELLING * len(val):
         return []

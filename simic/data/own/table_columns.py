@@ -39,7 +39,7 @@ ROW_NAMES = re.compile(
 
 
 @dataclass(frozen=True)
-class Table:
+class TypedTable:
     """Columns whose type is told from all rows: numbers as float64, words as text, missing values missing."""
 
     frame: pd.DataFrame
@@ -48,7 +48,7 @@ class Table:
     notes: list[str]
 
 
-def typed(frame: pd.DataFrame, words: Collection[str] = (), semicolons: bool = False) -> Table:
+def typed(frame: pd.DataFrame, words: Collection[str] = (), semicolons: bool = False) -> TypedTable:
     """Tell numbers from words in columns of text, as files have them.
 
     Args:
@@ -86,7 +86,7 @@ def typed(frame: pd.DataFrame, words: Collection[str] = (), semicolons: bool = F
         forms[str(name)] = (mark, reading.unit)
         columns[str(name)] = _numbers(text, str(name), mark, reading.unit)
         notes += _notes_of_numbers(str(name), reading, mark)
-    return Table(pd.DataFrame(columns), forms, notes)
+    return TypedTable(pd.DataFrame(columns), forms, notes)
 
 
 def is_typed(values: Any) -> bool:
@@ -213,7 +213,7 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(map(str, names[:MOST_SHOWN])) + ", …" * (len(names) > MOST_SHOWN)
 
 
-def describe(table: Table, train: np.ndarray) -> tuple[tuple[InputColumn, ...], list[str]]:
+def describe(table: TypedTable, train: np.ndarray) -> tuple[tuple[InputColumn, ...], list[str]]:
     """Describe a table's columns as the rows ``train`` show them, and in words what is done to them.
 
     Raises:
