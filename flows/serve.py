@@ -18,6 +18,7 @@ from prefect.types.entrypoint import EntrypointType
 from flows import recovery
 from flows.pipeline import simic
 from simic import durable
+from simic.errors import exit_with_message
 
 GRACE_SECONDS = 28.0
 
@@ -100,4 +101,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with exit_with_message("runner"):
+        main()

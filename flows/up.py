@@ -7,17 +7,22 @@ import os
 import secrets
 import signal
 import sys
+import tomllib
 from pathlib import Path
 
 from honcho import command, manager
 
-from simic.errors import printable
+from simic import durable
+from simic.errors import SimicError, exit_with_message, printable
+from simic.pipeline.paths import name_user
 
 NAMES = ("127.0.0.1", "localhost")  # under which the servers answer
 PREFECT_PORT = "4200"  # also in pyproject.toml, for the commands that talk to it
 MLFLOW_PORT = "5000"
 GRACE_SECONDS = 30  # a run in progress saves its state first
 SETTINGS_FILE = Path("prefect.toml")  # read by every prefect command in the project
+PROFILES_FILE = Path(".prefect") / "profiles.toml"
+DATABASE = Path(".prefect") / "prefect.db"
 SETTINGS = """# The password of `make serve`: prefect commands in this folder read it. Removed, it is written anew.
 [api]
 auth_string = "{0}"
@@ -32,6 +37,7 @@ def main() -> None:
     prefect_port = os.environ.get("PORT") or PREFECT_PORT
     mlflow_port = os.environ.get("MLFLOW_PORT") or MLFLOW_PORT
     _ensure_password()
+    name_user()
     # The children inherit it. Job execution is off since MLflow would start more processes for it.
     os.environ |= {
         "PREFECT_PORT": prefect_port,  # honcho gives every process a PORT of its own
@@ -68,10 +74,27 @@ def _ensure_password() -> None:
     try:
         handle = os.open(SETTINGS_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
+        _refuse_damaged()
         return
     with open(handle, "w", encoding="utf-8") as file:
         file.write(SETTINGS.format(f"simic:{secrets.token_urlsafe(24)}"))
 
 
+def _refuse_damaged() -> None:
+    """Raise SimicError where a file that Prefect's processes begin with is damaged: each would end in a traceback."""
+    for file in (SETTINGS_FILE, PROFILES_FILE):
+        try:
+            tomllib.loads(file.read_text(encoding="utf-8") if file.exists() else "")
+        except (OSError, ValueError) as error:
+            raise SimicError(f"{file}: not readable: {error}; repair or remove it") from None
+    # An empty one is filled.
+    made = DATABASE.exists() and DATABASE.stat().st_size
+    if made and (damage := durable.database_damage(DATABASE, "flow_run")):
+        raise SimicError(
+            f"{DATABASE}: damaged: {damage}; move it away, with its runs and schedules"
+        )
+
+
 if __name__ == "__main__":
-    main()
+    with exit_with_message("make serve"):
+        main()

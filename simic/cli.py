@@ -83,6 +83,9 @@ def main() -> None:
     # A terminal that is not UTF-8 shows the arrows and signs of a report as escapes.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    from simic.pipeline.paths import name_user
+
+    name_user()
     with exit_with_message("simic"):
         app()
 

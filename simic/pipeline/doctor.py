@@ -7,15 +7,13 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from simic import params, seals
+from simic import durable, params, seals
 from simic.errors import SimicError
 from simic.pipeline import dvc_record, training_work
 from simic.pipeline.paths import Workspace
@@ -188,16 +186,8 @@ def _kept_beside(root: Path) -> Iterator[Answer]:
     store = root / "mlflow.db"
     if store.exists():
         then = "move it away: the next run makes a new one, and what it had is lost"
-        try:
-            with closing(sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)) as base:
-                (said,) = base.execute("PRAGMA quick_check(1)").fetchone()
-                base.execute("SELECT count(*) FROM experiments")
-        except sqlite3.Error as error:
-            said = str(error)
-        if said == "ok":
-            yield Answer("mlflow.db", True, "whole")
-        else:
-            yield _damaged("mlflow.db", said, then)
+        damage = durable.database_damage(store, "experiments")
+        yield _damaged(store.name, damage, then) if damage else Answer(store.name, True, "whole")
     if damaged := dvc_record.damaged_cache(root):
         then = "remove them; dvc commit stores again what is here"
         yield _damaged("DVC's cache", ", ".join(map(str, damaged[:MOST_NAMED])), then)

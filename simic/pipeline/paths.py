@@ -1,10 +1,20 @@
 """Name the place of every artifact; dvc.yaml names the same places and a test holds them together."""
 
+import getpass
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 UI_VARIABLE = "SIMIC_MLFLOW_UI"  # address of MLflow's UI, where `make serve` has started one
+
+
+def name_user() -> None:
+    """Give a user without a name its number for one: containers have such users, and libraries ask for the name."""
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # KeyError before Python 3.13
+        os.environ["USER"] = str(os.getuid())
 
 
 class _Place:

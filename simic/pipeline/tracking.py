@@ -43,10 +43,10 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from simic import durable, seals
-from simic.errors import SimicError, printable
+from simic.errors import SimicError, exit_with_message, printable
 from simic.params import Params
 from simic.pipeline import simic_policy
-from simic.pipeline.paths import UI_VARIABLE, Workspace, sqlite_uri
+from simic.pipeline.paths import UI_VARIABLE, Workspace, name_user, sqlite_uri
 from simic.telemetry import starts, timing
 from simic.telemetry.columns import Columns, mean_measured
 from simic.telemetry.curves import CURVES_FILE, OF_EPISODES
@@ -628,14 +628,11 @@ def _origin(code: str) -> dict[str, str]:
     """Make MLflow's own tags of where a run comes from: command, user, and the commit of a revision ``code``."""
     # mlflow.start_run would set these tags; a run that a client creates has none of them.
     command = " ".join((Path(sys.argv[0]).name, *sys.argv[1:]))
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # containers run under numbers without a name
-        user = str(os.getuid())
+    name_user()
     tags = {
         "mlflow.source.type": "LOCAL",
         "mlflow.source.name": command[:LONGEST_COMMAND],
-        "mlflow.user": user,
+        "mlflow.user": getpass.getuser(),
     }
     # MLflow links the commit alone and has a tag of its own for changes beside it.
     if code:
@@ -650,6 +647,9 @@ def _milliseconds() -> int:
 
 
 if __name__ == "__main__":
-    connect(
-        Workspace(Path.cwd())
-    )  # before `mlflow ui` is started, which would make the store without the lock
+    with exit_with_message("mlflow"):
+        # Before `mlflow ui` is started, which would make the store without the lock.
+        try:
+            connect(Workspace(Path.cwd()))
+        except TROUBLE as trouble:
+            raise SimicError(describe(trouble)) from None

@@ -283,6 +283,10 @@ def test_of_twenty_runs_four_are_killed_and_every_one_ends_as_itself(tmp_path: P
     for file, more in (("stages", NOTING), ("dvc_record", DVC_INSIDE)):
         with (tmp_path / "simic" / "pipeline" / f"{file}.py").open("a") as module:
             module.write(more)
+    site = tmp_path / ".dvc" / "tmp" / "site"
+    (tmp_path / ".dvc" / "config.local").write_text(
+        f"[core]\n    no_scm = true\n    site_cache_dir = {site}\n"
+    )
     text = (tmp_path / "params.yaml").read_text().replace("iterations: 40", "iterations: 6")
     (tmp_path / "params.yaml").write_text(text)
     wanted = [*ORDER, *ORDER, *ORDER[::-1], *ORDER[::-1]]
