@@ -198,7 +198,7 @@ def restore(root: Path) -> None:
         copy.unlink()
 
 
-class _Place(BaseModel):
+class _File(BaseModel):
     """Hold what dvc.lock has of a file or folder."""
 
     model_config = ConfigDict(extra="allow")
@@ -210,8 +210,8 @@ class _Entry(BaseModel):
     """Hold what dvc.lock has of a stage."""
 
     model_config = ConfigDict(extra="allow")
-    deps: list[_Place] = []
-    outs: list[_Place] = []
+    deps: list[_File] = []
+    outs: list[_File] = []
     params: dict[str, dict[str, Any]] = {}
 
 

@@ -136,6 +136,7 @@ def test_no_switch_of_the_process_can_be_turned() -> None:
     assert places <= {
         "simic/training/machine.py",
         "flows/up.py",
+        "simic/pipeline/dvc_params.py",
     }  # torch; honcho's patience with its children
 
 
