@@ -7,10 +7,12 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import Tags
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
 
+from simic import durable
 from simic.data.own.readers import UserData, of_python
 from simic.errors import SimicError, printable
 from simic.evaluation.export_best import Grown
@@ -20,9 +22,14 @@ from simic.params import Params
 from simic.pipeline import grow as growing
 from simic.pipeline.paths import Workspace
 from simic.torch_modes import as_before
+from simic.transfer import as_array
+from simic.validation_messages import whole_number
 
 # A workspace without params or models: results do not depend on the folder that Python was started in.
 NOWHERE = Path(os.devnull)
+MOST_NETWORKS = 10_000
+MOST_EPOCHS = 100_000
+LARGEST_SEED = 2**31 - 1
 
 
 def grow(
@@ -65,18 +72,19 @@ def grow(
     # What is to be done, as the command would say it.
     request = growing.Growth(
         of_python(x, y, target),
-        Path(out),
+        durable.user_path(out),
         policy=policy,
         host=host,
-        hosts=n,
-        epochs=epochs,
+        hosts=whole_number("n", n, 1, MOST_NETWORKS),
+        epochs=None if epochs is None else whole_number("epochs", epochs, 1, MOST_EPOCHS),
         target=target,
         layout=layout,
     )
 
     # Grow, and say how the result compares with floors that cost less.
     with as_before():
-        grown = growing.grow(_params(rng_seed), Workspace(NOWHERE), request, say)
+        seed = whole_number("rng_seed", rng_seed, 0, LARGEST_SEED)
+        grown = growing.grow(_params(seed), Workspace(NOWHERE), request, say)
     floors = grown.account.floors
     if floors is not None:
         for line in (*floors.table().split("\n"), floors.advice):
@@ -117,7 +125,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         policy: str = "learned",
         host: str | None = None,
         layout: str | None = None,
-        random_state: int = 1,
+        random_state: Any = 1,
     ) -> None:
         # Stored as given, since scikit-learn's clone compares arguments with attributes.
         self.n = n
@@ -145,26 +153,27 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(
                 f"GrowClassifier: y has {len(self.classes_)} class: must have at least two"
             )
-        request = growing.Growth(
-            UserData("X", x, pd.Series(places, name="y")),
-            NOWHERE,
-            policy=self.policy,
-            host=self.host,
-            hosts=self.n,
-            epochs=self.epochs,
-            layout=self.layout,
-            fit=True,
-        )
         # Keep the best of n networks in memory; nothing is written.
         try:
+            count = whole_number("n", self.n, 1, MOST_NETWORKS)
+            request = growing.Growth(
+                UserData("X", x, pd.Series(places, name="y")),
+                NOWHERE,
+                policy=self.policy,
+                host=self.host,
+                hosts=count,
+                epochs=None
+                if self.epochs is None
+                else whole_number("epochs", self.epochs, 1, MOST_EPOCHS),
+                layout=self.layout,
+                fit=True,
+            )
+            seeded = _params(self._rng_seed())
             with (
                 as_before(),
-                growing.growth(_params(self.random_state), Workspace(NOWHERE), request) as (
-                    setup,
-                    policy,
-                ),
+                growing.growth(seeded, Workspace(NOWHERE), request) as (setup, policy),
             ):
-                with grown_hosts(setup, policy, self.n) as best:
+                with grown_hosts(setup, policy, count) as best:
                     self.network_: GrownNetwork = best.network
                 self.notes_ = setup.data.notes if setup.data is not None else ()
         except SimicError as error:
@@ -186,9 +195,16 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         except SimicError as error:
             raise ValueError(str(error)) from error
 
+    def _rng_seed(self) -> int:
+        """Turn ``random_state`` into a seed: a number is one, a generator (None: numpy's own) is drawn from."""
+        if self.random_state is None or hasattr(self.random_state, "randint"):
+            return int(check_random_state(self.random_state).randint(LARGEST_SEED))
+        return whole_number("random_state", self.random_state, 0, LARGEST_SEED)
+
     def _checked(self, X: Any, y: Any) -> tuple[Any, Any]:
-        """Check X and y as scikit-learn does; strings stay in a DataFrame."""
+        """Check X and y as scikit-learn does; strings stay in a DataFrame, and tensors become arrays."""
         fits = y is not None
+        X, y = (as_array(part) if isinstance(part, Tensor) else part for part in (X, y))
         if isinstance(X, pd.DataFrame):
             # Names and number of columns are compared, no more: an array would make objects of all columns.
             validate_data(self, X, reset=fits, skip_check_array=True)  # type: ignore[arg-type]  # a frame too

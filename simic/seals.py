@@ -85,6 +85,7 @@ STAGES: dict[str, Sealed] = {
     "evaluate": Sealed(
         code=(
             *(*_HOSTS, *_BASE, "evaluation", "data/raw_inputs.py", "data/own/predict.py"),
+            "torch_modes.py",
             *(
                 f"training/{name}.py"
                 for name in ("checkpoint", "learned", "machine", "worker_layout")

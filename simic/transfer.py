@@ -1,4 +1,4 @@
-"""Move tensors: to a device without waiting for it, several as one, over processes that learn together.
+"""Move tensors: to a device without waiting for it, several as one, over processes that learn together, to arrays.
 
 A plain copy to a GPU waits until everything queued there is done, so one small table in the middle of a step costs
 what the queue hides. tests/envs/simulated_device.py counts such copies.
@@ -6,11 +6,13 @@ what the queue hides. tests/envs/simulated_device.py counts such copies.
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from simic.errors import SimicError
 
 CPU = torch.device("cpu")
 
@@ -52,3 +54,17 @@ def as_one(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor]) -> list[
         [tensor.numel() for tensor in tensors]
     )
     return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Turn what a program holds into an array, tensors of any kind and place too; SimicError where it cannot be one."""
+    try:
+        if isinstance(values, Tensor):
+            values = values.detach().cpu().resolve_conj()
+            values = values.to_dense() if values.layout != torch.strided else values
+            # A type that numpy does not know.
+            return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+        return np.asarray(values)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise SimicError(f"{type(values).__name__}: cannot be made an array: {reason}") from None

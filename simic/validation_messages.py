@@ -1,6 +1,7 @@
 """Say what pydantic finds wrong with params: each key, its value and what is allowed, in one line."""
 
 import difflib
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from simic.errors import SimicError
 
 SHOWN = 8  # problems of one message; a file of another program has hundreds
 LONGEST = 80  # characters of a value
+NO_LIMIT = 2**53
 
 
 def refusal(error: ValidationError, source: str, tree: Any, model: type[BaseModel]) -> SimicError:
@@ -90,3 +92,27 @@ def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 def short(text: str) -> str:
     """Cut a text to what fits a line."""
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+
+
+def whole_number(name: str, number: Any, least: int, most: int = NO_LIMIT) -> int:
+    """Take an integer of any library.
+
+    Args:
+        name: What it is, for the message.
+        number: What a caller gave.
+        least: From where it may be.
+        most: To where.
+
+    Raises:
+        SimicError: It is no integer, or out of range.
+    """
+    try:
+        value = operator.index(number)
+    except TypeError:
+        value = least - 1
+    if isinstance(number, bool) or not least <= value <= most:
+        limit = "" if most == NO_LIMIT else f" to {most}"
+        raise SimicError(
+            f"{name} = {short(repr(number))}: must be a whole number from {least}{limit}"
+        )
+    return value

@@ -3,6 +3,7 @@
 import pickle
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -78,6 +79,41 @@ def test_what_cannot_be_used_is_a_value_error_in_one_line() -> None:
     with pytest.raises(ValueError, match="column 'when': holds dates") as caught:
         GrowClassifier().fit(dates, COUNTRY)
     assert "\n" not in str(caught.value)
+
+
+def seeded(**settings: Any) -> GrowClassifier:
+    """Fit sixty rows for an epoch, without a controller."""
+    x = torch.arange(60.0)[:, None].requires_grad_()
+    arguments = {"n": 1, "policy": "static", "epochs": 1} | settings
+    return GrowClassifier(**arguments).fit(x, torch.tensor([0, 1] * 30))
+
+
+def test_numbers_are_given_as_scikit_learn_gives_them() -> None:
+    """And samples as torch has them."""
+    x = np.linspace(0, 1, 5)[:, None]
+    drawn = np.random.RandomState(3).randint(2**31 - 1)
+    expected = seeded(random_state=int(drawn)).predict_proba(x)
+    for state in (np.int64(drawn), np.random.RandomState(3)):
+        fitted = seeded(random_state=state, n=np.int8(1), epochs=np.int64(1))
+        assert np.array_equal(fitted.predict_proba(x), expected)
+    np.random.seed(3)
+    assert np.array_equal(seeded(random_state=None).predict_proba(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"random_state": -1}, "random_state = -1: must be a whole number from 0 to 2147483647"),
+        ({"random_state": "one"}, "random_state = 'one': must be a whole number from 0"),
+        ({"epochs": 0}, "epochs = 0: must be a whole number from 1 to 100000"),
+        ({"epochs": 2.0}, r"epochs = 2\.0: must be a whole number"),
+        ({"n": -3}, "n = -3: must be a whole number from 1"),
+        ({"n": True}, "n = True: must be a whole number"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(settings: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        seeded(**settings)
 
 
 def test_grow_saves_what_it_prints_and_predicts_names(

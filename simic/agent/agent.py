@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import operator
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from simic.agent.spec import ActionSpec, ObservationSpec
 from simic.errors import SimicError
 from simic.memory import refuse_too_much
 from simic.torch_modes import usual_modes
+from simic.validation_messages import whole_number
 
 PLAY_ITERATION = 1 << 42  # a namespace of its own: other starts and other noise than in training
 CARD = "simic.agent"  # what a saved file's metadata are under
@@ -62,18 +62,6 @@ def sizes(**changes: Any) -> params.Policy:
 def settings(**changes: Any) -> params.PPOParams:
     """Make PPO's settings for environments in general, with these changes."""
     return params.PPOParams(**SETTINGS | changes)
-
-
-def whole_number(name: str, number: Any, least: int, most: int = 2**53) -> int:
-    """Take any kind of integer, numpy's too; SimicError where it is none or out of range."""
-    try:
-        value = operator.index(number)
-    except TypeError:
-        value = least - 1
-    if isinstance(number, bool) or not least <= value <= most:
-        limit = "" if most == 2**53 else f" to {most}"
-        raise SimicError(f"{name} = {number!r}: must be a whole number from {least}{limit}")
-    return value
 
 
 class Card(params.Tree):

@@ -44,9 +44,6 @@ def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> Non
         gains: Gain by prefix of a parameter's name, the longest of which counts; 0 makes a matrix 0.
         rng_seed: Weights are a hash of it and of their names.
     """
-    # Built for its shapes alone.
-    if any(parameter.is_meta for parameter in module.parameters()):
-        return
     # Weights and biases of recurrent layers have a bound in place of a gain.
     bounds = {}
     for layer in module.modules():

@@ -29,6 +29,8 @@ from simic.growth.networks.hosts import HostSpec, build_host
 from simic.growth.networks.tabular import TOGETHER
 from simic.memory import machine_bytes
 from simic.params import Host
+from simic.torch_modes import as_before, usual_modes
+from simic.transfer import as_array
 
 FORMAT = 2
 RESTORED = "bring the folder back, that of a run with dvc checkout reports/grown, or grow another"
@@ -171,13 +173,13 @@ class GrownNetwork(nn.Module):
         inputs = self._raw_inputs
         try:
             if inputs.layout == "table":
-                frame = x if hasattr(x, "columns") else predict.array_frame(np.asarray(x))
+                frame = x if hasattr(x, "columns") else predict.array_frame(as_array(x))
                 raw = predict.codes(frame, [column.model_dump() for column in inputs.columns])
             else:
-                raw = predict.check_images(np.asarray(x), inputs.model_dump())
+                raw = predict.check_images(as_array(x), inputs.model_dump())
         except ValueError as error:
             raise SimicError(str(error)) from None
-        with torch.no_grad():
+        with usual_modes(), torch.no_grad():
             # A copy: torch warns of memory that it may not write to, as that of some frames.
             batches = torch.as_tensor(np.array(raw), dtype=inputs.dtype).split(predict.ROWS_AT_ONCE)
             # Float64, as scikit-learn's own classifiers give.
@@ -324,9 +326,10 @@ def _example(structure: Structure) -> Tensor:
     return torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
 
 
+@as_before()
 def load_grown(path: Path | str) -> GrownNetwork:
     """Read the network that ``write_network`` wrote, in evaluation mode; SimicError on anything wrong."""
-    path = Path(path)
+    path = durable.user_path(path)
     structure, weights = _files(path)
     try:
         host = build_host(structure.host, structure.input_shape, structure.classes)
@@ -388,4 +391,6 @@ def _expected(
             raise SimicError(
                 f"{source}: tensor {name} has shape {tuple(weights[name].shape)}, must be {tuple(shape)}"
             )
+        if not weights[name].isfinite().all():
+            raise SimicError(f"{source}: tensor {name} holds numbers that are not finite")
     return expected

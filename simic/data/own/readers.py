@@ -16,7 +16,8 @@ from simic.data.own import predict
 from simic.data.own.table_columns import split_target
 from simic.data.sources import npz_arrays
 from simic.errors import SimicError
-from simic.memory import machine_bytes
+from simic.memory import machine_bytes, refuse_too_much
+from simic.transfer import as_array
 
 SPLIT_NAMES = {
     "train": 0,
@@ -118,12 +119,12 @@ def of_python(x: Any, y: Any = None, target: str | None = None) -> UserData:
     """
     if isinstance(x, str | Path):
         return read(Path(x), target)
+    if isinstance(x, torch_data.DataLoader):
+        x = x.dataset
     if isinstance(x, torch_data.Dataset):
-        pairs: list[tuple[Any, Any]] = [x[k] for k in range(len(x))]  # type: ignore[arg-type]  # sized, by its protocol
-        x = np.stack([np.asarray(sample) for sample, _ in pairs])
-        y = np.array([int(label) for _, label in pairs])
+        x, y = _of_dataset(x)
     # Everything else is an array of samples.
-    samples = x if isinstance(x, pd.DataFrame) else np.asarray(x)
+    samples = x if isinstance(x, pd.DataFrame) else as_array(x)
     digest = durable.sha256_of(
         samples.to_csv().encode() if isinstance(samples, pd.DataFrame) else samples.tobytes()
     )
@@ -133,10 +134,45 @@ def of_python(x: Any, y: Any = None, target: str | None = None) -> UserData:
         raise SimicError(
             "grow: needs labels y beside x, one for each sample; a DataFrame may have them as a column"
         )
-    answers = (
-        y.reset_index(drop=True) if isinstance(y, pd.Series) else pd.Series(np.asarray(y).ravel())
-    )
+    answers = y.reset_index(drop=True) if isinstance(y, pd.Series) else pd.Series(_labels(y))
     return UserData(type(x).__name__, samples, answers.rename(answers.name or "y"), None, digest)
+
+
+def _of_dataset(dataset: torch_data.Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Read a torch Dataset of pairs (sample, label), by number or in a row."""
+    name = type(dataset).__name__
+    iterates = isinstance(dataset, torch_data.IterableDataset)
+    if not iterates and not hasattr(dataset, "__len__"):
+        raise SimicError(f"{name}: has no length: must have __len__, or be an IterableDataset")
+    items = dataset if iterates else (dataset[k] for k in range(len(dataset)))  # type: ignore[arg-type]
+    samples = list[np.ndarray]()
+    labels = list[np.ndarray]()
+    size = 0
+    for item in items:
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise SimicError(f"{name}: gives a {type(item).__name__}: must be (sample, label)")
+        samples.append(as_array(item[0]))
+        labels.append(as_array(item[1]))
+        # One that iterates may have no end.
+        size += samples[-1].nbytes
+        refuse_too_much(name, 2 * size, "the number of samples")
+    shapes = {sample.shape for sample in samples}
+    if len(shapes) != 1 or len({label.shape for label in labels}) != 1:
+        raise SimicError(f"{name}: samples and labels must each be of one shape, and at least one")
+    return np.stack(samples), np.stack(labels)
+
+
+def _labels(y: Any) -> np.ndarray:
+    """Make one label of each row: of a one-hot row the place of its 1."""
+    labels = as_array(y)
+    if labels.ndim < 2 or labels.shape[1:] == (1,):
+        return labels.ravel()
+    is_one_hot = labels.ndim == 2 and labels.dtype.kind in "biuf"
+    if not is_one_hot or not (np.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all()):
+        raise SimicError(
+            f"y is {list(labels.shape)}: must be one label for each sample, or one-hot rows"
+        )
+    return labels.argmax(axis=1)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

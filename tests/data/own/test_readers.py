@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits, load_iris
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from simic.data.own.readers import of_python, read
 from simic.data.own.table_columns import typed
@@ -122,6 +122,65 @@ def test_what_a_program_has() -> None:
         assert np.array_equal(data.x, X) and np.array_equal(data.y, Y)
     for data in (of_python(FRAME, target="species"), of_python(IRIS.data, FRAME["species"])):
         assert data.y.tolist() == SPECIES
+
+
+class Pairs(Dataset):
+    """Gives what a function makes of each row's number."""
+
+    def __init__(self, pair: Any) -> None:
+        self.pair = pair
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, k: int) -> Any:
+        return self.pair(k)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(X, Y, strict=True))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        Stream(),
+        DataLoader(TensorDataset(torch.tensor(X, requires_grad=True), torch.tensor(Y)), 16),
+        Pairs(lambda k: (X[k], torch.eye(3)[Y[k]])),
+        Pairs(lambda k: [torch.tensor(X[k]).to_sparse(), Y[k : k + 1]]),
+    ],
+)
+def test_data_sets_of_torch_give_samples_and_labels(x: Any) -> None:
+    data = of_python(x)
+    assert np.array_equal(data.x, X) and np.array_equal(data.y, Y)
+
+
+def test_labels_of_a_data_set_may_be_words_and_are_not_rounded() -> None:
+    assert of_python(Pairs(lambda k: (X[k], SPECIES[k]))).y.tolist() == SPECIES
+    assert of_python(Pairs(lambda k: (X[k], Y[k] + 0.5))).y[0] == 0.5
+    bfloat = of_python(torch.tensor(X).bfloat16(), np.eye(3)[Y])
+    assert bfloat.x.shape == X.shape and np.array_equal(bfloat.y, Y)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (Pairs(lambda k: {"x": X[k], "y": Y[k]}), None, r"Pairs: gives a dict: must be \(sample"),
+        (Pairs(lambda k: (X[k], Y[k], k)), None, r"gives a tuple: must be \(sample, label\)"),
+        (Pairs(lambda k: (X[k][: 1 + k % 2], Y[k])), None, "must each be of one shape"),
+        (
+            X,
+            np.full((150, 3), 1 / 3),
+            r"y is \[150, 3\]: must be one label for each sample, or one",
+        ),
+        ([[1], [1, 2]], [0, 1], "list: cannot be made an array: .*inhomogeneous"),
+    ],
+)
+def test_what_torch_gives_otherwise_is_refused_in_one_line(x: Any, y: Any, words: str) -> None:
+    with pytest.raises(SimicError, match=words) as error:
+        of_python(x, y)
+    assert "\n" not in str(error.value)
 
 
 def refused(path: Path, target: str | None = None) -> str:
