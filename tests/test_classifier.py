@@ -83,7 +83,7 @@ def test_what_cannot_be_used_is_a_value_error_in_one_line() -> None:
 
 def seeded(**settings: Any) -> GrowClassifier:
     """Fit sixty rows for an epoch, without a controller."""
-    x = torch.arange(60.0)[:, None].requires_grad_()
+    x = torch.arange(60.0)[:, None].sin().requires_grad_()
     arguments = {"n": 1, "policy": "static", "epochs": 1} | settings
     return GrowClassifier(**arguments).fit(x, torch.tensor([0, 1] * 30))
 
