@@ -374,7 +374,7 @@ def _fit_boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: 
     train = samples["train"]
     test = samples["test"]
     rows, note = _rows_to_fit(train, classes)
-    x = train.raw[rows].reshape(len(train.y[rows]), -1)
+    x: Any = train.raw[rows].reshape(len(train.y[rows]), -1)
     unseen = np.concatenate([samples[split].raw for split in ("val", "test")])
     x_unseen = unseen.reshape(len(unseen), -1)
     # Of a column with more levels than it takes, each level becomes the rates of classes in other folds.

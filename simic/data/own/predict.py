@@ -110,7 +110,7 @@ def read_table(path: Path, most: int) -> tuple[pd.DataFrame, list[str]]:
         raise ValueError(f"column {name!r}: is there twice; rename one of them")
     # As text: what is a number, a word or missing is told from whole columns.
     padding = [f"beyond {place}" for place in range(len(names), longest)]
-    frame = pd.read_csv(
+    frame: Any = pd.read_csv(
         io.BytesIO(content),
         sep=separator,
         encoding=encoding,
@@ -124,8 +124,16 @@ def read_table(path: Path, most: int) -> tuple[pd.DataFrame, list[str]]:
     frame = frame[columns]
     if names[-1] == "" and (frame.iloc[:, -1] == "").all():
         frame = frame.iloc[:, :-1]
-    if (frame == names[: frame.shape[1]]).all(axis=1).any():
+    repeats = frame == names[: frame.shape[1]]
+    if repeats.all(axis=1).any():
         raise ValueError("the line of names is there again among the rows: leave it out")
+    # Without a line of names the first row would be taken for them. Arrays have 0, 1, 2, … as names.
+    is_value = [
+        parse_number(name, ".") is not None or repeat
+        for name, repeat in zip(columns, repeats.any(), strict=False)
+    ]
+    if all(is_value) and columns != [*map(str, range(len(columns)))]:
+        raise ValueError(f"the first line has values ({columns[0]}, …): must have names of columns")
     return frame, notes
 
 
@@ -186,8 +194,9 @@ def _separator(lines: Sequence[str]) -> str:
     for separator in SEPARATORS:
         widths = [len(row) for row in csv.reader(lines, delimiter=separator) if row]
         names[separator] = widths[0]
-        # The last row that was looked at may be cut within a value.
-        if widths[0] > 1 and len(set(widths[:-1] or widths)) == 1:
+        # The last of many rows that are looked at may be cut within a value.
+        rows = widths[:-1] if len(lines) > LINES // 2 else widths
+        if widths[0] > 1 and len(set(rows)) == 1:
             consistent.append(separator)
     if len(consistent) > 1:
         choices = " or ".join(SEPARATORS[separator] for separator in consistent)
@@ -447,17 +456,14 @@ def codes(frame: pd.DataFrame, columns: Sequence[Mapping[str, Any]]) -> np.ndarr
 def _level_places(text: Any, levels: Sequence[str]) -> np.ndarray:
     """Find the place of each value among levels; codes read as numbers (1.0) are the levels they were (1)."""
     by_text = {level: float(place) for place, level in enumerate(levels)}
-    by_number = {
-        number: place
-        for level, place in by_text.items()
-        if (number := _as_float(level)) is not None
-    }
-    # A level that training did not have is one past the last.
-    found = {
+    by_number = {_as_float(level): place for level, place in by_text.items()}
+    # A level that training did not have is one past the last, as is any text that is no number.
+    by_number[None] = float(len(levels))
+    places = {
         value: by_text.get(value, by_number.get(_as_float(value), float(len(levels))))
         for value in text.dropna().unique()
     }
-    return text.map(found).to_numpy(dtype=np.float64, na_value=np.nan)
+    return text.map(places).to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def _as_float(text: str) -> float | None:

@@ -182,9 +182,12 @@ def _of_frame(
     name: str, frame: pd.DataFrame, target: str | None, sha256: str, part: Any = None
 ) -> UserData:
     """Take a table's columns and its target; a single column of images becomes an array of them."""
+    if len(frame.columns) == 1:
+        raise SimicError(
+            f"{name}: has the column {frame.columns[0]!r} alone: must have others to learn from, separated by commas, "
+            "semicolons, tabs or bars"
+        )
     x, y = split_target(frame, target, name)
-    if len(x.columns) == 0:
-        raise SimicError(f"{name}: has the column {y.name!r} alone: must have others to learn from")
     # Hugging Face keeps images as bytes in a column.
     if x.shape[1] == 1 and (images := predict.image_bytes(x.iloc[:, 0])):
         pixels, mode = predict.read_images(images, most_bytes())

@@ -61,7 +61,9 @@ def typed(frame: pd.DataFrame, words: Collection[str] = (), semicolons: bool = F
     """
     frame = frame.reset_index(drop=True)
     if absent := sorted(set(words) - set(frame.columns)):
-        raise SimicError(f"--words {absent[0]}: no such column; there are {listed(frame.columns)}")
+        raise SimicError(
+            f"--words {absent[0]}: no such column; there are {listed([*map(str, frame.columns)])}"
+        )
     readings = dict[str, tuple[_Reading, Any]]()
     for name, values in frame.items():
         if str(name) not in words and not is_typed(values):
@@ -117,8 +119,8 @@ def _read(text: Any) -> _Reading:
     missing = tuple(value for value in values if value.lower() in predict.NO_NUMBER)
     present = [value for value in values if value.lower() not in predict.NO_NUMBER]
     # Most numbers are plain, and parsed at once; they may have thousands of another country.
-    is_plain = pd.to_numeric(pd.Series(present, dtype=str), errors="coerce").notna().all()
-    if is_plain and not (present and all(map(GROUPED.fullmatch, present))):
+    plain: Any = pd.to_numeric(pd.Series(present, dtype=str), errors="coerce")
+    if plain.notna().all() and not (present and all(map(GROUPED.fullmatch, present))):
         return _Reading((".",), missing=missing)
     parsed = {
         mark: {value: predict.parse_number(value, mark) for value in present}
@@ -169,7 +171,7 @@ def _notes_of_numbers(name: str, reading: _Reading, mark: Literal[".", ","]) -> 
             f"column {name!r}: {reading.ambiguous!r} is read as {number[0]:.12g}; if it is {other[0]:.12g}, write it "
             "without separators of thousands and with a point before decimals"
         )
-    elif mark == ",":
+    elif reading.marks == (",",):
         notes.append(f"column {name!r}: numbers with a comma before decimals")
     if reading.unit:
         notes.append(f"column {name!r}: numbers in {reading.unit!r}")

@@ -222,6 +222,7 @@ def test_damaged_and_unknown_files_are_refused_in_one_line(tmp_path: Path, kind:
         (b"a,b,y\n1,2,0\n3,4\n", "line 3 has 2 values, and there are 3 names"),
         (b"a,y\n1,0\nTotal: 1 row\n", "line 3 has 1 values"),
         (b"a,y\n1,0\na,y\n2,1\n", "the line of names is there again"),
+        (b"5.1,3.5,up\n4.9,3.0,up\n6.2,2.2,down\n", "the first line has values (5.1, "),
         (b"#a,y\n1,0\n2,1\n", "names or a comment?"),
         (b"a|b;y\n1|2;0\n", "may be separated by semicolons or bars: quote"),
         (
@@ -241,6 +242,7 @@ def test_damaged_and_unknown_files_are_refused_in_one_line(tmp_path: Path, kind:
             "short rows",
             "footer",
             "joined files",
+            "no names",
         ),
         *("comment or names", "two separators", "latin-1", "utf-16 without its mark"),
     ],
