@@ -79,3 +79,14 @@ def test_a_replacement_begins_another_bar(clean):
         _, _, figure = figures.timeline_figure(case.model_copy(update={"timeline": timeline}))
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert [text for text in texts if "one" in text or "two" in text] == texts and len(texts) == 2
+
+
+def test_the_figure_of_the_result_has_the_numbers_of_the_standings(clean):
+    with matplotlib.rc_context(drawing.STYLE):
+        _, description, figure = figures.drawings(clean)["result"]
+    for plot, standings in zip(figure.axes, clean.evaluation.standings.values(), strict=True):
+        ppo = standings.policies["learned"].score
+        label = next(text for text in plot.get_yticklabels() if text.get_text() == "PPO")
+        [row] = [line for line in plot.texts if line.get_position()[1] == label.get_position()[1]]
+        assert f"{ppo.estimate:.1f}" in row.get_text()
+        assert f"PPO {ppo.estimate:.1f}" in description
