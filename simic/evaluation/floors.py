@@ -47,6 +47,9 @@ from simic.progress import Progress
 
 GROWN = "grown network"
 MAJORITY = "majority class"
+ALL_MODULES = "all modules from the start"
+# Features with which all modules together are trained: they compare all pairs, some of them several times.
+MOST_TOGETHER = 128
 PLAIN = {
     "tables": Host(family="tables", preset="baseline", widths=(64, 64)),
     "mlp": Host(family="mlp", preset="baseline", widths=(128, 128)),
@@ -137,6 +140,8 @@ class Floors(Frozen):
     rows: tuple[FloorRow, ...]
     hosts: int
     advice: str
+    # What was not trained, and why.
+    left_out: str = ""
 
     def table(self) -> str:
         """Write the rows as Markdown, in columns that also align as plain text: accuracies in percent, seconds."""
@@ -149,7 +154,8 @@ class Floors(Frozen):
             cells.append(
                 [row.name, f"{row.accuracy_pct:.1f}", *extra, mean, row.size, f"{row.seconds:.1f}"]
             )
-        return "\n\n".join([markdown(cells), *self._rankings()])
+        left_out = [self.left_out] if self.left_out else []
+        return "\n\n".join([markdown(cells), *self._rankings(), *left_out])
 
     def _rankings(self) -> list[str]:
         """Write how well probabilities rank, where classes are uneven."""
@@ -225,7 +231,16 @@ def floors(
         )
         for contender in contenders
     )
-    return Floors(rows=rows, hosts=env.num_envs, advice=advice(contenders, weights))
+    features = env.host.input_shape[-1]
+    too_wide = env.host.family == TOGETHER.family and features > MOST_TOGETHER
+    return Floors(
+        rows=rows,
+        hosts=env.num_envs,
+        advice=advice(contenders, weights),
+        left_out=f"Left out: {ALL_MODULES}, since {features} features have too many pairs."
+        if too_wide
+        else "",
+    )
 
 
 def is_uneven(held_out: HeldOut) -> bool:
@@ -430,9 +445,9 @@ def _networks(env: GrowthEnv) -> Iterator[tuple[str, StaticNetwork]]:
         plain = build_host(PLAIN[host.family], host.input_shape, host.classes)
         empty = Slots.empty(hosts, plain.slots, env.device)
         yield "the ", StaticNetwork(f"plain {host.family} network", plain, blueprints, empty)
-    if host.family == TOGETHER.family:
+    if host.family == TOGETHER.family and host.input_shape[-1] <= MOST_TOGETHER:
         full = filled(hosts, host.slots, env.device)
-        yield "", StaticNetwork("all modules from the start", host, (TOGETHER,), full)
+        yield "", StaticNetwork(ALL_MODULES, host, (TOGETHER,), full)
     final = from_the_start(env.slots)
     if bool((final.blueprint >= 0).any()):
         yield "", StaticNetwork("its modules from the start", host, blueprints, final)
