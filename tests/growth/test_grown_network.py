@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load, save
 from sklearn.datasets import load_digits, load_wine
 
 import simic.growth
@@ -122,6 +123,14 @@ def test_a_damaged_directory_is_refused_by_name(tmp_path: Path) -> None:
             load_grown(path)
     file.write_text(text)
     content = bytearray((path / "weights.safetensors").read_bytes())
+    tensors = load(bytes(content))
+    next(iter(tensors.values())).fill_(torch.nan)
+    hashes = {"weights.safetensors": durable.sha256_of(save(tensors))}
+    (path / "weights.safetensors").write_bytes(save(tensors))
+    file.write_bytes(durable.with_checksum(structure | {"sha256": structure["sha256"] | hashes}))
+    with pytest.raises(SimicError, match="holds numbers that are not finite"):
+        load_grown(path)
+    file.write_text(text)
     content[-2] ^= 1
     (path / "weights.safetensors").write_bytes(content)
     with pytest.raises(

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load, save
 from small_runs import small_params
 
 from simic import durable
@@ -62,6 +63,21 @@ def test_a_description_that_asks_for_gigabytes_is_refused_without_them(learned, 
     card["specs"]["observation"] |= {"categories": 1, "privileged": 1, size: 10**11}
     (tmp_path / "policy.json").write_bytes(durable.with_checksum(card))
     with pytest.raises(SimicError, match="the policy after 4 iterations: tensor"):
+        Learned.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["policy.actor.encoder.bias", "observation.mean"])
+def test_numbers_that_are_not_finite_are_refused(learned, tmp_path, name):
+    """Of the right hashes: whoever writes a file can write those too."""
+    learned.save(tmp_path)
+    tensors = load((tmp_path / "weights.safetensors").read_bytes())
+    tensors[name][0] = torch.nan
+    content = save(tensors)
+    card = durable.checked((tmp_path / "policy.json").read_bytes())
+    card["sha256"] = durable.sha256_of(content)
+    (tmp_path / "policy.json").write_bytes(durable.with_checksum(card))
+    (tmp_path / "weights.safetensors").write_bytes(content)
+    with pytest.raises(SimicError, match=f"tensor '{name.split('policy.')[-1]}' holds numbers"):
         Learned.load(tmp_path)
 
 
