@@ -444,8 +444,8 @@ def _read(path: Path) -> tuple[Card, dict[str, Tensor]]:
     # Whatever the environment, a policy of these sizes has at least the weights of the smallest one.
     smallest = ActorCritic.outline(ActionSpec.discrete(1), ObservationSpec(1), card.policy)
     needed = sum(weight.numel() for weight in smallest.parameters())
-    held = sum(weight.numel() for weight in part_of(tensors, "ppo/policy.").values())
+    available = sum(weight.numel() for weight in part_of(tensors, "ppo/policy.").values())
     running = tensors.get(RUNNING)
-    if held < needed or (running is not None and running.shape != (card.envs,)):
+    if available < needed or (running is not None and running.shape != (card.envs,)):
         raise SimicError(f"{path}: its description asks for other sizes than its tensors have")
     return card, tensors

@@ -131,8 +131,9 @@ class CheckedEnv(gymnasium.Wrapper):
             self._log_likely_masks()
 
     def _mask_of_info(self) -> str | None:
-        found = (name for name in MASK_NAMES if self._info.get(name) is not None)
-        return next(found, None) if isinstance(self._info, Mapping) else None
+        if not isinstance(self._info, Mapping):
+            return None
+        return next((name for name in MASK_NAMES if self._info.get(name) is not None), None)
 
     def _log_likely_masks(self) -> None:
         names = {name for layer in layers(self.env) for name in dir(layer) if name[0] != "_"}
