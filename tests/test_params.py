@@ -302,5 +302,5 @@ def test_a_value_that_an_anchor_ties_to_another_is_not_changed_alone(tmp_path: P
     path.write_text(text.replace("loss: {weight: 0.2,", "loss: {<<: &w {weight: 0.2},"))
     before = path.read_bytes()
     with pytest.raises(SimicError, match="its anchors tie other values to those that change"):
-        overrides.write(path, ["train.reward.score.weight=0.3"])
+        overrides.edited(path, ["train.reward.score.weight=0.3"])
     assert path.read_bytes() == before
