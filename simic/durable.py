@@ -342,12 +342,12 @@ def _held(path: Path, doing: str) -> Held:
     except FileNotFoundError:
         name = ""
     # Somebody is sent signals by this number: 0 would be this process's own group, -1 everybody.
-    named = re.fullmatch(r"process ([1-9]\d{0,9}) on .+", name)
+    match = re.fullmatch(r"process ([1-9]\d{0,9}) on .+", name)
     message = (
-        f"{path.parent}: in use by {name if named else 'another process'}, which {doing}; "
+        f"{path.parent}: in use by {name if match else 'another process'}, which {doing}; "
         "wait for it, or stop it first"
     )
-    return Held(message, int(named[1]) if named else 0)
+    return Held(message, int(match[1]) if match else 0)
 
 
 def holder(path: Path) -> int | None:

@@ -122,7 +122,7 @@ def examine_stored(run: Path) -> list[Answer]:
         (run / IDENTITY).exists() or any((run / CHECKPOINTS).glob("[0-9]*"))
     ):
         return list(_work(run))
-    answers = [*_made(run), *_kept_beside(run)]
+    answers = [*_made(run), *_stores(run)]
     for training in training_work.trainings(workspace):
         answers += _work(training.folder)
     if not answers and not workspace.params.exists():
@@ -141,9 +141,11 @@ def _made(root: Path) -> Iterator[Answer]:
     except SimicError as error:
         yield Answer("dvc.lock", False, str(error))
         recorded = set[str]()
-    kept = {stage: seal for stage in seals.STAGES if (seal := seals.read(root, stage)) is not None}
-    made = {place: digest for seal in kept.values() for place, digest in seal.writes.items()}
-    reads = {place for seal in kept.values() for place in seal.reads}
+    seal_of = {
+        stage: seal for stage in seals.STAGES if (seal := seals.read(root, stage)) is not None
+    }
+    digests = {place: digest for seal in seal_of.values() for place, digest in seal.writes.items()}
+    reads = {place for seal in seal_of.values() for place in seal.reads}
     for stage, sealed in seals.STAGES.items():
         file = seals.path_of(Path(), stage).as_posix()
         # A stage that has not run is not damaged: nothing is there of it, and nobody has read or recorded any of it.
@@ -154,7 +156,7 @@ def _made(root: Path) -> Iterator[Answer]:
         if not has_run:
             continue
         problems = [f"{file} is missing or not readable"]
-        if (seal := kept.get(stage)) is not None:
+        if (seal := seal_of.get(stage)) is not None:
             # Files that differ between equal runs have hashes of their own in the seal.
             problems = [
                 f"{place} {'changed since' if (root / place).exists() else 'is missing'}"
@@ -165,7 +167,7 @@ def _made(root: Path) -> Iterator[Answer]:
             problems += [
                 f"{place} is not the one that it read"
                 for place, digest in seal.reads.items()
-                if made.get(place, digest) != digest
+                if digests.get(place, digest) != digest
                 or (place.startswith(seals.FOLDER.as_posix()) and _differs(root / place, digest))
             ]
             if recorded and not dvc_record.is_recorded(root, file):
@@ -181,7 +183,7 @@ def _differs(path: Path, digest: str) -> bool:
     return seals.content_hash(path) != digest
 
 
-def _kept_beside(root: Path) -> Iterator[Answer]:
+def _stores(root: Path) -> Iterator[Answer]:
     """Look into MLflow's store and DVC's cache, where they are in the project."""
     store = root / "mlflow.db"
     if store.exists():

@@ -69,12 +69,12 @@ def damaged_cache(root: Path) -> list[Path]:
     """List the files of DVC's cache that are not what their names say: `dvc checkout` would bring those back."""
     # Half-written ones have other names.
     files = (root / ".dvc" / "cache" / "files" / "md5").glob("[0-9a-f][0-9a-f]/*")
-    named = {
+    digests = {
         file: digest
         for file in files
         if re.fullmatch("[0-9a-f]{32}", digest := file.parent.name + file.name.removesuffix(".dir"))
     }
-    return [file for file, digest in named.items() if _md5(file.read_bytes()) != digest]
+    return [file for file, digest in digests.items() if _md5(file.read_bytes()) != digest]
 
 
 def sees_no_change(root: Path, stage: str, tree: Mapping[str, Any]) -> bool:
