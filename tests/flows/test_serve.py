@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import stat
@@ -14,8 +13,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-from uuid import UUID
 
 import psutil
 import pytest
@@ -240,110 +237,6 @@ def test_killed_runs_resume_and_everything_stops_together(tmp_path: Path) -> Non
         process.wait(timeout=40)
     assert project.processes() == []
     assert not answers(project.port) and not answers(project.mlflow_port)
-
-
-# A stage notes what it was run with, by the flow run that its process is of; DVC works in that process.
-NOTING = """
-import os
-def noting(stage, run):
-    def noted(params, workspace, *given, **named):
-        run(params, workspace, *given, **named)
-        made = (workspace.checkpoints / "x").read_text() if stage == "audit" else "-"
-        with (workspace.root / "noted").open("a") as file:
-            words = os.environ["PREFECT__FLOW_RUN_ID"], stage, params.rng_seed, params.train.iterations, made
-            print(*words, file=file)
-    return noted
-STAGES = {stage: noting(stage, run) for stage, run in STAGES.items()}
-"""
-DVC_INSIDE = """
-def _dvc(root, *arguments, params=None):
-    from dvc.dependency import param
-    from dvc.repo import Repo
-    if arguments[0] != "commit":
-        return ""
-    load = param.load_path
-    param.load_path = lambda _, fs, **options: load(str(params), fs)
-    with Repo(root) as repo:
-        repo.commit(arguments[-1], force=True, relink=False)
-    return ""
-"""
-ORDER: tuple[dict[str, Any] | None, ...] = (
-    None,
-    {"rng_seed": 2},
-    {"train": {"iterations": 3}},
-    {"rng_seed": 3, "train": {"iterations": 5}},
-    None,
-)
-
-
-@pytest.mark.prove
-def test_of_twenty_runs_four_are_killed_and_every_one_ends_as_itself(tmp_path: Path) -> None:
-    """In two orders of overrides; params.yaml is edited after each kill, and another run goes between."""
-    project = Project(tmp_path)
-    for file, more in (("stages", NOTING), ("dvc_record", DVC_INSIDE)):
-        with (tmp_path / "simic" / "pipeline" / f"{file}.py").open("a") as module:
-            module.write(more)
-    site = tmp_path / ".dvc" / "tmp" / "site"
-    (tmp_path / ".dvc" / "config.local").write_text(
-        f"[core]\n    no_scm = true\n    site_cache_dir = {site}\n"
-    )
-    text = (tmp_path / "params.yaml").read_text().replace("iterations: 40", "iterations: 6")
-    (tmp_path / "params.yaml").write_text(text)
-    wanted = [*ORDER, *ORDER, *ORDER[::-1], *ORDER[::-1]]
-
-    def notes() -> list[list[str]]:
-        file = tmp_path / "noted"
-        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
-
-    with project.served() as process:
-        with project.client() as client:
-            deployment = client.read_deployment_by_name("simic/train").id
-            runs = [
-                client.create_flow_run_from_deployment(
-                    deployment, parameters={"overrides": overrides}
-                ).id
-                for overrides in wanted
-            ]
-            victims = [*runs[::5]]
-            seeds = iter((11, 12, 13, 14))
-
-            def settled() -> bool:
-                # To ask for twenty runs all the time would be a load.
-                time.sleep(0.1 if victims else 5)
-                # A run holds a lock of its name; with its data prepared and some training done it is killed.
-                for path in (tmp_path / ".prefect" / "locks").glob("*.lock"):
-                    name = path.stem
-                    begun = any(line[:2] == [name, "headroom"] for line in notes())
-                    if UUID(name) in victims and begun and project.saved():
-                        victims.remove(UUID(name))
-                        edited = re.sub("rng_seed: .*", f"rng_seed: {next(seeds)}", text)
-                        os.kill(int(path.read_text().split()[1]), signal.SIGKILL)
-                        (tmp_path / "params.yaml").write_text(edited)
-                if victims:
-                    return False
-                states = [client.read_flow_run(run).state for run in runs]
-                return all(state is not None and state.is_final() for state in states)
-
-            wait(settled, 3000)
-            ends = [client.read_flow_run(run) for run in runs]
-        process.terminate()
-        process.wait(timeout=40)
-    assert victims == []
-    for overrides, end in zip(wanted, ends, strict=True):
-        assert end.state is not None
-        mine = [line[1:] for line in notes() if line[0] == str(end.id)]
-        print(end.state_name, end.run_count, overrides, mine[-1])
-        if end.state_type == StateType.FAILED:
-            assert end.state.message
-            continue
-        assert end.state_type == StateType.COMPLETED
-        # In all its attempts it had the same params, its own ones, and its result is of them.
-        [(seed, iterations)] = {(line[1], line[2]) for line in mine}
-        asked = overrides or {}
-        assert int(seed) == asked.get("rng_seed", int(seed))
-        assert int(iterations) == asked.get("train", {}).get("iterations", 6)
-        assert mine[-1] == ["audit", seed, iterations, iterations]
-    assert sum(end.run_count for end in ends) == 24
 
 
 @pytest.mark.slow
