@@ -78,6 +78,7 @@ def refuse_more(path: Path | str, size: int, most: int) -> None:
 
 ARROW = (".arrow", ".ipc", ".feather")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+MOST_LINE_BYTES = 2**24
 # Lines that tell how a text table is separated.
 LINES = 50
 # Longer ones first: that of UTF-16 begins that of UTF-32.
@@ -98,6 +99,7 @@ def read_table(path: Path, most: int) -> tuple[pd.DataFrame, list[str]]:
     if path.suffix.lower() == ".parquet" or path.suffix.lower() in ARROW:
         return read_arrow(path, most), []
     content = read_bytes(path, most)
+    _refuse_long_lines(content)
     encoding = encoding_of(content)
     with io.TextIOWrapper(io.BytesIO(content), encoding, newline="") as lines:
         above, separator, notes = _layout(lines)
@@ -135,6 +137,14 @@ def read_table(path: Path, most: int) -> tuple[pd.DataFrame, list[str]]:
     if all(is_value) and columns != [*map(str, range(len(columns)))]:
         raise ValueError(f"the first line has values ({columns[0]}, …): must have names of columns")
     return frame, notes
+
+
+def _refuse_long_lines(content: bytes) -> None:
+    """Raise ValueError where a line has no end: what looks for one would hold all of it, again and again."""
+    lines = io.BytesIO(content)
+    while line := lines.readline(MOST_LINE_BYTES + 1):
+        if len(line) > MOST_LINE_BYTES:
+            raise ValueError(f"a line has more than {MOST_LINE_BYTES} bytes: must be a table")
 
 
 def encoding_of(content: bytes) -> str:

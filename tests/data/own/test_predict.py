@@ -278,3 +278,9 @@ def test_what_unpacks_to_more_than_there_is_room_for_is_refused_first(tmp_path: 
             predict.read_table(tmp_path / name, small)
     with pytest.raises(ValueError, match="there is room for"):
         predict.read_images([tmp_path / "a.png"], small)
+
+
+def test_a_line_without_end_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"a" * 2**25, 1))
+    with pytest.raises(ValueError, match="a line has more than 16777216 bytes"):
+        predict.read_table(tmp_path / "a.csv.gz", MOST)
