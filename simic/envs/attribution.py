@@ -117,7 +117,8 @@ def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
     # that of two accuracies.
     left_out = slice(WITHOUT, WITHOUT + count)
     # The same samples in the same order in every configuration, or the differences would not be paired.
-    difference, error = mean_and_error(correct[MAIN].float() - correct[left_out].float())
+    lost = correct[MAIN].float() - correct[left_out].float()
+    difference, error = mean_and_error(lost)
     measured = measurable(slots) & (finite[MAIN] & finite[left_out]).T
     interaction, boost = _interactions(measurable(slots), correct, finite)
     return Attribution(

@@ -327,8 +327,10 @@ class GrowthEnv(VectorEnv):
         off = measurable(self.slots) & (self.slots.stage != Stage.FOSSILIZED)
         # All seeds but the fossilized are forced out: what is left is what would be kept.
         answers = self.population.evaluate(self.slots, test.of("test"), off[None])
-        accuracy = 100.0 * answers.correct[0].float().mean(dim=1)
-        return torch.where(answers.loss[0].isfinite(), accuracy, torch.nan), answers.loss[0]
+        [correct] = answers.correct
+        [loss] = answers.loss
+        accuracy = 100.0 * correct.float().mean(dim=1)
+        return torch.where(loss.isfinite(), accuracy, torch.nan), loss
 
     def _checked(self, tasks: Tensor) -> Tensor:
         """Raise SimicError unless there is one task for each host, and the bank has it."""

@@ -130,9 +130,9 @@ class GymEnv(GymAdapter):
         vector = kind(makers, autoreset_mode=AutoresetMode.SAME_STEP)
         # One in this process is asked what all are like: those of AsyncVectorEnv are in processes of their own.
         single = make(task)
-        spec = (
-            single.get_wrapper_attr(ACTION_SPEC) if single.has_wrapper_attr(ACTION_SPEC) else None
-        )
+        spec = None
+        if single.has_wrapper_attr(ACTION_SPEC):
+            spec = single.get_wrapper_attr(ACTION_SPEC)
         single.close()
         super().__init__(vector, rng_seed, env_ids, spec)
 
@@ -263,11 +263,11 @@ class TensorEnv:
         # Inside, choices count from 0; a Discrete space wants a number, not a row, and each its own type.
         space = self.env.single_action_space
         kind = torch.from_numpy(np.zeros(0, space.dtype)).dtype
-        actions = (actions + torch.tensor(self._first, device=actions.device)).to(kind)
-        single = not space.shape
-        values, rewards, terminated, truncated, info = self.env.step(
-            actions[:, 0] if single else actions
-        )
+        first = torch.tensor(self._first, device=actions.device)
+        actions = (actions + first).to(kind)
+        if not space.shape:
+            actions = actions[:, 0]
+        values, rewards, terminated, truncated, info = self.env.step(actions)
         rewards = rewards.float()  # as they are recorded, so that returns are their sums
         ended = terminated | truncated
         self.returns = torch.where(ended, 0.0, self.returns + rewards)

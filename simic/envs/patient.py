@@ -111,7 +111,8 @@ class Patient:
         late = ~holding & (of(slots.age) > self.to_finish + PATIENCE_EPOCHS)
         another = (left > self.to_clear + self.to_finish) & ~self.tried.all(dim=1)
         # Later lines win: wait, advance, prune, keep.
-        op = torch.where(self._may_advance(slots, managed), int(Op.ADVANCE), int(Op.WAIT))
+        may_advance = self._may_advance(slots, managed)
+        op = torch.where(may_advance, int(Op.ADVANCE), int(Op.WAIT))
         op = torch.where((late | (judged & ~beyond)) & another, int(Op.PRUNE), op)
         keep = (judged & beyond) | (holding & (contribution > 0) & (left == 1))
         return torch.where(keep, int(Op.FOSSILIZE), op)

@@ -112,7 +112,8 @@ def play(
     actor.start(Episode(env.env_ids, iteration, env.rng_seed, env.steps))
     # What an actor sees is gathered before it decides.
     for step in range(env.steps):
-        situation = Situation(observation, env.slots, env.state.tracker, env.state.alive, step)
+        state = env.state
+        situation = Situation(observation, state.slots, state.tracker, state.alive, step)
         action = actor.act(situation)
         observation, reward, _, _, info = env.step(action)
         on_step(situation, action, reward, info)

@@ -529,7 +529,8 @@ def suspicion(contribution: Tensor, gain: Tensor) -> Tensor:
     """
     c = contribution
     p = gain
-    excess = (c / p.clamp(min=RATIO_SAFE_PROGRESS) - RATIO_LIMIT).clamp(min=0.0) / RATIO_LIMIT
+    ratio = c / p.clamp(min=RATIO_SAFE_PROGRESS)
+    excess = (ratio - RATIO_LIMIT).clamp(min=0.0) / RATIO_LIMIT
     out_of_proportion = -(RATIO_SLOPE * excess).clamp(max=RATIO_PENALTY_MAX)
     without_progress = -RATIO_PENALTY_MAX * (c / RATIO_FULL_CONTRIBUTION).clamp(min=0.0, max=1.0)
     penalty = torch.where(p > RATIO_SAFE_PROGRESS, out_of_proportion, without_progress)

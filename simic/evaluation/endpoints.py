@@ -61,7 +61,8 @@ def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values
         headroom: the report.
     """
     # Growth is priced in parts of the bare host, which tasks of other widths have another size of.
-    host = np.array(headroom.bare or (headroom.host.params,) * len(headroom.rows), dtype=np.float64)
+    alike = (headroom.host.params,) * len(headroom.rows)
+    host = np.array(headroom.bare or alike, dtype=np.float64)
     host = host.reshape(-1, *[1] * (params.ndim - 1))
     return score(accuracy, (params - host) / host, 1, headroom.price)
 
@@ -147,7 +148,8 @@ def _gain(first: Values, second: Values) -> Interval:
 def oracle_schedules(headroom: HeadroomReport) -> list[int]:
     """Find the schedule ``[R]`` that the oracle per task plays on every row; of equals the first."""
     # Other hosts choose than those that score, else the choice would flatter itself.
-    choosing = scores(np.array(headroom.choosing_val_pct), np.array(headroom.params), headroom)
+    accuracy = np.array(headroom.choosing_val_pct)
+    choosing = scores(accuracy, np.array(headroom.params), headroom)
     units = rows_by_task(dict(enumerate(headroom.rows)))
     chosen = {row: int(choosing[rows].mean(axis=0).argmax()) for rows in units for row in rows}
     return [chosen[row] for row in range(len(headroom.rows))]
@@ -187,7 +189,8 @@ def metrics(evaluation: Evaluation) -> dict[str, float]:
     numbers = {
         name: interval.estimate for name, interval in intervals.items() if interval is not None
     }
-    return {name: round(value, 4) for name, value in (numbers | {"params": learned.params}).items()}
+    numbers["params"] = learned.params
+    return {name: round(value, 4) for name, value in numbers.items()}
 
 
 def compared(standings: Standings) -> dict[str, Interval]:

@@ -257,7 +257,8 @@ def best_and_worst(
     accuracy = np.array(performance.score.test_accuracy_pct)
     params = np.array(performance.score.params, dtype=np.float64)
     scores = endpoints.scores(accuracy, params, headroom)
-    schedules = endpoints.scores(np.array(headroom.test_pct), np.array(headroom.params), headroom)
+    test_pct = np.array(headroom.test_pct)
+    schedules = endpoints.scores(test_pct, np.array(headroom.params), headroom)
     # Stable: of equal gains the first host, on every machine. Half of the hosts at most, so that none is shown twice.
     order = np.argsort(schedules[:, headroom.common] - scores, kind="stable").tolist()
     count = min(SHOWN, len(order) // 2)

@@ -6,7 +6,7 @@ slot's blueprint is taken away, and the memory is forgotten.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -213,22 +213,27 @@ def choices(
         for blueprint in range(len(blueprints) if uses[2] else 1)
     ]
     rows = len(candidates)
-    actions = torch.zeros(
-        rows, len(policy.action_spec.heads), dtype=torch.int64, device=observation.features.device
-    )
+    heads = len(policy.action_spec.heads)
+    device = observation.features.device
+    actions = torch.zeros(rows, heads, dtype=torch.int64, device=device)
     actions[:, :3] = torch.tensor(candidates)
 
     # ln π of these three heads.
     readings, _ = policy.step(observation, memory)
-    masks = {name: mask.expand(rows, *mask.shape[1:]) for name, mask in observation.masks.items()}
-    heads = policy.choose(readings.actor.z.expand(rows, -1), masks, actions=actions)
-    log_probs = torch.stack([head.log_prob() for head in heads[:3]]).sum(dim=0).tolist()
+    masks = _repeated(observation.masks, rows)
+    choices = policy.choose(readings.actor.z.expand(rows, -1), masks, actions=actions)
+    by_head = [choice.log_prob() for choice in choices[:3]]
+    log_probs = torch.stack(by_head).sum(dim=0).tolist()
     probabilities = {
         choice_in_words(op, slot, blueprints[blueprint]): math.exp(log_prob)
         for (op, slot, blueprint), log_prob in zip(candidates, log_probs, strict=True)
         if log_prob > MASKED_LOGIT / 2
     }
     return sorted(probabilities.items(), key=lambda choice: -choice[1])[:MOST_LINES]
+
+
+def _repeated(masks: Mapping[str, Tensor], rows: int) -> dict[str, Tensor]:
+    return {name: mask.expand(rows, *mask.shape[1:]) for name, mask in masks.items()}
 
 
 def occlusion(
@@ -250,7 +255,7 @@ def occlusion(
     hidden = Observation(
         observation.features.repeat(rows, 1),
         observation.categories.repeat(rows, 1),
-        {name: mask.expand(rows, *mask.shape[1:]) for name, mask in observation.masks.items()},
+        _repeated(observation.masks, rows),
     )
     flags = torch.tensor([feature.flag for _, feature in table], device=hidden.features.device)
     diagonal = torch.arange(len(table))

@@ -231,15 +231,16 @@ def floors(
         )
         for contender in contenders
     )
+    # What is missing in the table is said below it.
+    left_out = ""
     features = env.host.input_shape[-1]
-    too_wide = env.host.family == TOGETHER.family and features > MOST_TOGETHER
+    if env.host.family == TOGETHER.family and features > MOST_TOGETHER:
+        left_out = f"Left out: {ALL_MODULES}, since {features} features have too many pairs."
     return Floors(
         rows=rows,
         hosts=env.num_envs,
         advice=advice(contenders, weights),
-        left_out=f"Left out: {ALL_MODULES}, since {features} features have too many pairs."
-        if too_wide
-        else "",
+        left_out=left_out,
     )
 
 
@@ -254,13 +255,12 @@ def network_chances(network: GrownNetwork, held_out: HeldOut) -> dict[str, NDArr
     """Compute a network's probabilities where classes are uneven; nothing elsewhere."""
     if not is_uneven(held_out):
         return {}
+    chances = dict[str, NDArray[np.floating]]()
     with torch.no_grad():
-        return {
-            name: torch.cat(
-                [network.body(x).double().softmax(1) for x in data.x.cpu().split(ROWS_AT_ONCE)]
-            ).numpy()
-            for name, data in (("val", held_out.val), ("test", held_out.test))
-        }
+        for name, data in (("val", held_out.val), ("test", held_out.test)):
+            logits = [network.body(x) for x in data.x.cpu().split(ROWS_AT_ONCE)]
+            chances[name] = torch.cat(logits).double().softmax(1).numpy()
+    return chances
 
 
 def _ranking(chances: Mapping[str, NDArray[np.floating]], held_out: HeldOut) -> Ranking | None:
@@ -268,7 +268,8 @@ def _ranking(chances: Mapping[str, NDArray[np.floating]], held_out: HeldOut) -> 
     val = held_out.val.y.cpu().numpy()
     test = held_out.test.y.cpu().numpy()
     labels = range(held_out.test.classes)
-    if not chances or not all((val == label).any() and (test == label).any() for label in labels):
+    is_complete = all((val == label).any() and (test == label).any() for label in labels)
+    if not chances or not is_complete:
         return None
     rarest = int(np.bincount(test).argmin())
     ranked = [rarest] if held_out.test.classes == TWO else labels
@@ -372,14 +373,18 @@ def _fit_logistic(samples: dict[str, Samples], classes: int) -> Contender:
     size = np.size(best.coef_) + np.size(best.intercept_)
     correct = np.equal(best.predict(test.x), test.y)
     seconds = time.perf_counter() - start
-    chances = {"val": _chances(best, val.x, classes), "test": _chances(best, test.x, classes)}
+    chances = _chances(best, {"val": val.x, "test": test.x}, classes)
     return Contender(f"logistic regression{note}", correct, size, seconds, chances=chances)
 
 
-def _chances(model: Any, x: NDArray[np.generic], classes: int) -> NDArray[np.floating]:
-    """Compute probabilities of all classes, 0 of one that the model was not fitted to."""
-    chances = np.zeros((len(x), classes))
-    chances[:, model.classes_] = model.predict_proba(x)
+def _chances(
+    model: Any, splits: Mapping[str, NDArray[np.generic]], classes: int
+) -> dict[str, NDArray[np.floating]]:
+    """Compute probabilities of all classes on each split, 0 of one that the model was not fitted to."""
+    chances = dict[str, NDArray[np.floating]]()
+    for name, x in splits.items():
+        chances[name] = np.zeros((len(x), classes))
+        chances[name][:, model.classes_] = model.predict_proba(x)
     return chances
 
 
@@ -407,7 +412,7 @@ def _fit_boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: 
     correct = np.equal(model.predict(x_test), test.y)
     trees = int(model.n_iter_) * (1 if classes == 2 else classes)
     seconds = time.perf_counter() - start
-    chances = {"val": _chances(model, x_val, classes), "test": _chances(model, x_test, classes)}
+    chances = _chances(model, {"val": x_val, "test": x_test}, classes)
     return Contender(
         f"gradient boosting{note}", correct, trees, seconds, unit=" trees", chances=chances
     )
@@ -424,10 +429,12 @@ def _rates(
     for label in range(int(y.max()) + 1):
         answers = (y == label).astype(np.float64)
         rates = np.empty(levels.shape)
-        for others, fold in folds.split(levels):
-            rates[fold] = encoder.fit(levels[others], answers[others]).transform(levels[fold])
+        for rest, fold in folds.split(levels):
+            encoder.fit(levels[rest], answers[rest])
+            rates[fold] = encoder.transform(levels[fold])
         train.append(rates)
-        new.append(encoder.fit(levels, answers).transform(unseen))
+        encoder.fit(levels, answers)
+        new.append(encoder.transform(unseen))
     return np.hstack(train), np.hstack(new)
 
 

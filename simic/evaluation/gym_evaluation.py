@@ -162,7 +162,8 @@ def evaluate(
     for name in params.evaluate.policies:
         parts = _play(params, lambda env, name=name: trained(learned, env, name, params.rng_seed))
         results[name] = _scores(parts)
-        actions[name] = as_text([episode for part in parts for episode in part.actions][:RECORDED])
+        episodes = [episode for part in parts for episode in part.actions]
+        actions[name] = as_text(episodes[:RECORDED])
         progress("played to the end", len(results), len(params.evaluate.policies))
 
     # Compare.

@@ -92,12 +92,14 @@ def measure(
         measurement = partial(
             measure_outside, replace(common, params=in_one_process(params)), prepared
         )
-        others[OUTSIDE] = joined(worker_layout.spread(measurement, widths, params.runtime, device))
+        of_widths = worker_layout.spread(measurement, widths, params.runtime, device)
+        others[OUTSIDE] = joined(of_widths)
 
     first = reports[primary]
     validation = score_on_validation(common, prepared, schedules[first.common])
     others = {name: with_standings(record) for name, record in others.items()}
-    return with_standings(first.model_copy(update={"others": others, "validation": validation}))
+    whole = first.model_copy(update={"others": others, "validation": validation})
+    return with_standings(whole)
 
 
 def with_standings(record: HeadroomReport) -> HeadroomReport:
@@ -236,8 +238,8 @@ def score_on_validation(common: Common, prepared: Path, schedule: Schedule) -> d
         actors: dict[str, Actor] = {"static": Static(), "common": OpenLoop([schedule] * len(tasks))}
         actors |= hand_rules((TUNED,), env, common.rules)
         hosts = Hosts(torch.tensor(tasks), rows[: len(tasks)], VALIDATION_ITERATION)
-        *_, last = play_together(env, list(actors.values()), hosts, params.train.middle_episode)
-        means = last.info.score.view(players, len(tasks)).mean(dim=1)
+        turns = play_together(env, list(actors.values()), hosts, params.train.middle_episode)
+        means = turns[-1].info.score.view(players, len(tasks)).mean(dim=1)
     return dict(zip(actors, [round(mean, 4) for mean in means.tolist()], strict=True))
 
 

@@ -258,7 +258,8 @@ def play_together(
         turns.append(Turn(situation, action, reward, info))
         progress(len(turns), env.steps)
 
-    play(env, together, hosts.iteration, keep, hosts.tasks.repeat(parts), ids.repeat(parts), steps)
+    tasks = hosts.tasks.repeat(parts)
+    play(env, together, hosts.iteration, keep, tasks, ids.repeat(parts), steps)
     return turns
 
 
@@ -356,7 +357,9 @@ def committed(env: GrowthEnv, test: Dataset | None) -> Tensor:
     # The committed network has the FOSSILIZED seeds alone: others may still be pruned.
     fossilized = env.slots.stage == Stage.FOSSILIZED
     val_pct = env.state.measured.committed_accuracy
-    test_pct = env.committed(test)[0] if test is not None else torch.full_like(val_pct, torch.nan)
+    test_pct = torch.full_like(val_pct, torch.nan)
+    if test is not None:
+        test_pct, _ = env.committed(test)
     flops = env.host.flops_per_sample + torch.where(
         fossilized, env.population.seed_flops(env.slots), 0
     ).sum(dim=1)

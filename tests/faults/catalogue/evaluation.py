@@ -34,8 +34,8 @@ FAULTS: Faults = {
         "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
         Patch(
             "evaluation/scoring.py",
-            "repeat(parts), ids.repeat(parts), steps",
-            "repeat(parts), env.env_ids, steps",
+            "tasks, ids.repeat(parts), steps",
+            "tasks, env.env_ids, steps",
         ),
     ),
     "scored-on-validation": fault(

@@ -162,7 +162,7 @@ FAULTS: Faults = {
     "contribution-of-another-slot": fault(
         "A seed's contribution is measured with another slot's seed left out.",
         "envs/test_attribution.py",
-        Patch(ATTRIBUTION, "correct[left_out].float())", "correct[left_out].roll(1, 0).float())"),
+        Patch(ATTRIBUTION, "correct[left_out].float()\n", "correct[left_out].roll(1, 0).float()\n"),
     ),
     "committed-counts-all-seeds": fault(
         "Committed accuracy is that of the live network, unfossilized seeds included.",
