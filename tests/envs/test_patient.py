@@ -11,7 +11,6 @@ from tests.evaluation.scripted import MANUAL, SLOTS, World, as_the_scalar_rules
 from tests.evaluation.tiny import tiny_env, tiny_suite
 from tests.standard import Lifecycle
 
-
 # As the rule is published: it is an opponent, and a handicap would flatter whoever is compared with it.
 PATIENCE_EPOCHS = 2
 KEEP_ABOVE_PCT = 5.0
