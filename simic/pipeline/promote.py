@@ -110,6 +110,8 @@ def find_challenger(
     infos = [
         found.info for found in client.search_runs([experiment_id]) if found.info.run_id in versions
     ]
+    # The newest first; runs have the times of their trainings, so versions tell.
+    infos.sort(key=lambda info: int(versions[info.run_id].version), reverse=True)
     for info in infos:
         if run in (info.run_name, info.run_id):
             return versions[info.run_id]

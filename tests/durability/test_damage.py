@@ -98,7 +98,7 @@ def test_who_reads_what_another_stage_made_holds_it_against_its_seal(
 
 
 @pytest.mark.parametrize(
-    ("sealed", "words"), [(True, "models: is not what train made"), (False, "No such file")]
+    ("sealed", "words"), [(True, "models: is not what train made"), (False, "no such file")]
 )
 def test_no_other_policy_takes_the_place_of_one_that_is_lost(
     sealed: bool, words: str, finished: Finished, tmp_path: Path
