@@ -58,5 +58,8 @@ class Workspace:
 
 
 def sqlite_uri(file: Path) -> str:
-    """Write the URI of a database, whose path SQLite unquotes: a % or ? in it would be an escape or the end of it."""
+    """Write the URI of a database, whose path SQLAlchemy takes as it is up to a question mark."""
+    if "?" not in str(file):
+        return f"sqlite:///{file}"
+    # SQLite unquotes this form. It is not for all paths: MLflow makes the folders of file:/… where the process stands.
     return f"sqlite:///file:{quote(str(file), safe='/')}?uri=true"

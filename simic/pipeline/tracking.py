@@ -269,8 +269,9 @@ def _refuse_locked(uri: str) -> None:
             database.execute("BEGIN IMMEDIATE")
             database.execute("ROLLBACK")
     except sqlite3.Error as error:
-        path = unquote(file.removeprefix("file:").partition("?")[0])
-        raise OSError(f"{path}: {error}") from None
+        if file.startswith("file:"):
+            file = unquote(file.removeprefix("file:").partition("?")[0])
+        raise OSError(f"{file}: {error}") from None
 
 
 def warn(error: Exception) -> None:
