@@ -20,7 +20,12 @@ def test_every_patch_applies_once_and_compiles(fault: Fault) -> None:
         before = sources.get(patch.file) or (PACKAGE / patch.file).read_text()
         sources[patch.file] = patched(before, patch)
         assert sources[patch.file] != before
-    assert all((ROOT / "tests" / test.partition("::")[0]).exists() for test in fault.tests)
+    for test in fault.tests:
+        file, _, name = test.partition("::")
+        assert (ROOT / "tests" / file).exists()
+        if name:
+            function = name.partition("[")[0]
+            assert f"def {function}(" in (ROOT / "tests" / file).read_text(), test
 
 
 @pytest.mark.parametrize(

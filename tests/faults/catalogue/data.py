@@ -112,7 +112,7 @@ FAULTS: Faults = {
     ),
     "test-rows-are-training-rows-in-noise": fault(
         "Test rows of held-out tasks are training rows in one per cent of noise.",
-        "data/test_leaks.py::test_test_rows_are_no_nearer_to_training_rows_than_validation_rows_are",
+        "data/test_leaks.py",
         Patch(
             DRAWING,
             "    arrays, mean, std = standardise(",

@@ -238,7 +238,7 @@ FAULTS: Faults = {
     # Held-out tasks.
     "a-tenth-of-test-is-training": fault(
         "A tenth of the test samples of held-out tasks are training samples.",
-        "data/test_leaks.py::test_no_test_row_is_a_training_row_and_no_validation_task_has_rows_of_training_tasks",
+        "data/test_leaks.py",
         Patch(
             DRAWING,
             "    arrays, mean, std = standardise(",
@@ -251,7 +251,7 @@ FAULTS: Faults = {
     ),
     "validation-tasks-are-training-tasks": fault(
         "The tasks that choose the checkpoint are tasks of training.",
-        "data/test_leaks.py::test_no_test_row_is_a_training_row_and_no_validation_task_has_rows_of_training_tasks",
+        "data/test_leaks.py",
         Patch(
             DRAWING,
             '= "held_out_kinds" else group',

@@ -82,7 +82,7 @@ FAULTS: Faults = {
     ),
     "held-out-test-is-its-training-split": fault(
         "The test split of held-out tasks has the samples of their training split.",
-        "data/test_leaks.py::test_no_test_row_is_a_training_row_and_no_validation_task_has_rows_of_training_tasks",
+        "data/test_leaks.py",
         Patch(
             "data/suites/suite_bank.py",
             '["test"], earlier)',
