@@ -105,6 +105,7 @@ def _started(fault: Fault, folder: Path) -> int:
         # The copy comes first, here and in processes that tests start.
         sys.path.insert(0, str(folder))
         os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{ROOT}"
+        os.environ["PYTHONSAFEPATH"] = "1"  # else they would look into this folder first
         os.environ["OMP_NUM_THREADS"] = "1"
         pytest = importlib.import_module("pytest")
         for test in fault.tests:

@@ -15,6 +15,9 @@ from tests.helpers import ROOT
 PROGRAM = """
 import os, signal, sys, time
 from simic.training.interrupts import Interrupted, stop_at_once
+# Under nohup, or as a shell's background job, both begin ignored.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 class Last:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
