@@ -90,3 +90,18 @@ def test_the_figure_of_the_result_has_the_numbers_of_the_standings(clean):
         [row] = [line for line in plot.texts if line.get_position()[1] == label.get_position()[1]]
         assert f"{ppo.estimate:.1f}" in row.get_text()
         assert f"PPO {ppo.estimate:.1f}" in description
+
+
+def test_of_many_kinds_those_with_most_hosts_are_drawn(clean, monkeypatch):
+    monkeypatch.setattr(figures, "MOST_KINDS", 1)
+    evaluation = clean.evaluation
+    last = len(evaluation.actions["learned"]) - 1
+    tasks = (*evaluation.tasks, evaluation.tasks[0].model_copy(update={"kind": "rare"}))
+    rows = [*evaluation.rows]
+    rows[last] = len(tasks) - 1
+    changed = evaluation.model_copy(update={"tasks": tasks, "rows": tuple(rows)})
+    with matplotlib.rc_context(drawing.STYLE):
+        run = replace(clean, evaluation=changed)
+        _, description, figure = figures.drawings(run)["grown"]
+    assert len(figure.axes[0].get_yticklabels()) == 1
+    assert "the 1 kinds with most hosts" in description and "rare" not in description

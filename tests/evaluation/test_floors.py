@@ -97,6 +97,7 @@ def test_models_beside_a_grown_network_have_all_rows_and_scikit_learns_own_setti
         (floors._fit_boosting(samples, (), 2), test.raw, boosting),
     ):
         np.testing.assert_array_equal(found.correct, model.predict(x) == test.y)
+        np.testing.assert_array_equal(found.chances["test"], model.predict_proba(x))
 
 
 def test_probabilities_of_uneven_classes_are_ranked_and_a_threshold_chosen_on_validation() -> None:

@@ -333,27 +333,32 @@ def _json(path: Path) -> dict[str, Any]:
 
 # Among numbers these say that there is none.
 NO_NUMBER = frozenset(
-    (
-        *(
-            "?",
-            "-",
-            "--",
-            "–",
-            "—",
-            ".",
-            "..",
-            "na",
-            "n/a",
-            "n.a.",
-            "<na>",
-            "nan",
-            "-nan",
-            "null",
-            "none",
-            "nil",
-        ),
-        *("missing", "unknown", "#n/a", "#value!", "#div/0!", "#ref!", "#null!", "#num!"),
-    )
+    [
+        "?",
+        "-",
+        "--",
+        "–",
+        "—",
+        ".",
+        "..",
+        "na",
+        "n/a",
+        "n.a.",
+        "<na>",
+        "nan",
+        "-nan",
+        "null",
+        "none",
+        "nil",
+        "missing",
+        "unknown",
+        "#n/a",
+        "#value!",
+        "#div/0!",
+        "#ref!",
+        "#null!",
+        "#num!",
+    ]
 )
 CURRENCIES = "$€£¥₹₽₩₺₫₴₦₱฿¢"
 # The mark before decimals: what may stand between groups of digits.
