@@ -17,7 +17,7 @@ from simic.data.own.readers import UserData, of_python
 from simic.errors import SimicError, printable
 from simic.evaluation.export_best import Grown
 from simic.evaluation.grow_networks import grown_hosts
-from simic.growth.grown_network import GrownNetwork, load_grown
+from simic.growth.grown_network import GrownNetwork, Product, load_grown
 from simic.params import Params
 from simic.pipeline import grow as growing
 from simic.pipeline.paths import Workspace
@@ -90,7 +90,10 @@ def grow(
         for line in (*floors.table().split("\n"), floors.advice):
             say(line)
     # Loaded from its folder: what the caller gets is what was saved.
-    return GrownModel(grown, load_grown(grown.path))
+    model = GrownModel(grown, load_grown(grown.path))
+    if grown.account.recommended is not None:
+        model.recommended = grown.account.recommended.model
+    return model
 
 
 class GrownModel:
@@ -99,6 +102,8 @@ class GrownModel:
     def __init__(self, report: Grown, network: GrownNetwork) -> None:
         self.report = report
         self.network = network
+        # What was saved beside it, and should be used in its place; it predicts likewise.
+        self.recommended: Product | None = None
         # In the order of the network's outputs.
         self.classes_ = network.classes_
 

@@ -317,15 +317,21 @@ def _say_grown(grown: "Grown", request: "Growth") -> None:
     if account.floors is not None:
         _say(f"\n{account.floors.table()}\n\n{account.floors.advice}\n")
     _say(f"card     {grown.path / 'README.md'}")
-    # Own data need the reading that predict.py has; a task of simic's is read by simic.
-    if request.task is None:
-        _say(
-            f"use it   python {grown.path / 'predict.py'} DATA, or simic.growth.load_grown('{grown.path}')"
-        )
+    # What is recommended comes first; the grown network is there in any case.
+    if account.recommended is not None:
+        _say_use(grown.path / "recommended", request, f" ({account.recommended.name})")
+    _say_use(grown.path, request)
+
+
+def _say_use(folder: Path, request: "Growth", name: str = "") -> None:
+    """Say how to predict with a saved model; what is no network of simic's has its program alone."""
+    if (folder / "weights.safetensors").exists():
+        python = f"simic.growth.load_grown('{folder}')"
     else:
-        _say(
-            f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{grown.path}'))\""
-        )
+        python = f"torch.export.load('{folder / 'network.pt2'}').module()"
+    # Own data need the reading that predict.py has; a task of simic's is read by simic.
+    command = f"python {folder / 'predict.py'} DATA, or " if request.task is None else ""
+    _say(f"use it   {command}{python}{name}")
 
 
 @app.command(rich_help_panel=RESULTS)

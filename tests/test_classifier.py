@@ -125,6 +125,10 @@ def test_grow_saves_what_it_prints_and_predicts_names(
     assert "| gradient boosting " in printed and "| grown network " in printed
     files = {path.name for path in (tmp_path / "grown").iterdir()}
     assert {"predict.py", "network.pt2", "README.md"} <= files
+    # On these data something plainer is as good.
+    assert "recommended" in files and "Use the grown network" not in printed
+    assert grown.recommended is not None
+    assert (grown.recommended.predict(mixed()) == COUNTRY).mean() > 0.9
     assert (grown.predict(mixed()) == COUNTRY).mean() > 0.9
     # The program takes longer than the rest.
     monkeypatch.setattr(grown_network, "_program", lambda network: b"")

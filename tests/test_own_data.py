@@ -73,6 +73,14 @@ def test_a_table_with_strings_and_missing_values(simic: Simic) -> None:
     answers, network = predicted(result.stdout), load_grown("grown")
     assert answers == network.predict(pd.read_csv("wine.csv")).tolist()
     assert np.mean(np.array(answers) == frame["wine"]) > 0.9
+    # So with the model of the sentence, which is a plainer one here.
+    name = output.split("\nUse ")[1].split(":")[0]
+    [line] = [line for line in output.splitlines() if "grown/recommended/predict.py DATA" in line]
+    assert line.startswith("use it   python ") and line.endswith(f"({name})")
+    command[2] = "grown/recommended/predict.py"
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    answers = predicted(result.stdout)
+    assert result.returncode == 0 and np.mean(np.array(answers) == frame["wine"]) > 0.9
     assert "already exists" in simic.refuses("grow", "wine.csv", "--target", "wine")
 
 

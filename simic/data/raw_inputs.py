@@ -108,3 +108,11 @@ class InputEncoder(nn.Module):
         # A missing number is neither large nor small.
         scaled = torch.where(scaled.isnan(), 0.0, scaled)
         return (scaled if self.clip is None else scaled.clamp(-self.clip, self.clip)).float()
+
+
+def look_up(codes: Tensor, table: Tensor) -> Tensor:
+    """Find the values ``[B, K]`` of codes ``[B]`` in a table ``[codes + 2, K]``, of which the last row but one is for
+    codes beyond, the last for missing ones.
+    """
+    place = torch.where(codes.isnan(), len(table) - 1, codes.clamp(0, len(table) - 2))
+    return table[place.long()]

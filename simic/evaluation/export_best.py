@@ -17,7 +17,13 @@ from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError, as_markdown
 from simic.evaluation.intervals import share_interval
 from simic.evaluation.scoring import Turn
-from simic.growth.grown_network import Structure, grown_network, write_network
+from simic.growth.grown_network import (
+    FittedStructure,
+    Structure,
+    contents,
+    grown_network,
+    write_network,
+)
 from simic.growth.life.vocabulary import (
     ALPHA_SPEED_STEPS,
     ALPHA_TARGETS,
@@ -30,9 +36,10 @@ from simic.growth.life.vocabulary import (
 )
 
 if TYPE_CHECKING:
-    from simic.evaluation.floors import Floors
+    from simic.evaluation.floors import Contender, Floors
 
 FLOORS = "floors.json"
+RECOMMENDED = "recommended"
 MOST_NAMES = 20
 # Decimals of points: far below one sample of any split.
 ACCURACY_DIGITS = 3
@@ -57,6 +64,8 @@ class Account:
 
     grown_by: str  # who decided
     floors: "Floors | None" = None
+    # What they name as the one to use, unless that is the grown network.
+    recommended: "Contender | None" = None
     # What was done to the data.
     notes: Sequence[str] = ()
     # Texts to write beside the network, by name of the file.
@@ -127,7 +136,12 @@ def export_best(
     contributions = [round(value, 2) for value in env.state.measured.contribution[row].tolist()]
     hosts = rows.stop - rows.start
     text = card(grown, network.structure, meta, task, env, hosts, contributions, len(held_out.test))
-    files = dict(account.files)
+    files: dict[str, str | bytes] = dict(account.files)
+    if account.recommended is not None and account.recommended.model is not None:
+        # A folder of the same kind within.
+        other = recommended_card(account, account.recommended, meta, task)
+        model = contents(account.recommended.model, other) | dict(account.files)
+        files |= {f"{RECOMMENDED}/{name}": content for name, content in model.items()}
     if account.floors is not None:
         files[FLOORS] = account.floors.to_json()
     write_network(network, out, entries, text, files)
@@ -288,6 +302,44 @@ part of this card.
 """
 
 
+def recommended_card(account: Account, recommended: "Contender", meta: Meta, task: TaskMeta) -> str:
+    """Write the card of the model that is recommended in place of the grown network, in Markdown."""
+    assert recommended.model is not None
+    assert account.floors is not None
+    structure = recommended.model.structure
+    inputs, scale = _inputs(structure, task)
+    shape = ", ".join(
+        map(str, structure.inputs.shape if structure.inputs else structure.input_shape)
+    )
+    accuracy = float(recommended.correct.mean())
+    tested = len(recommended.correct)
+    test = share_interval(accuracy, tested)
+    is_network = isinstance(structure, Structure)
+    return f"""# A classifier: {as_markdown(recommended.name)}
+
+## What it is
+The model that simic recommends beside the grown network in the folder above: {as_markdown(recommended.cost)}.
+Input: {inputs}, one sample is [{shape}]. Output: logits over {structure.classes} classes.
+{scale}
+
+## Data
+Task {as_markdown(task.name)}: {as_markdown(meta.source)}.
+Licence: {as_markdown(meta.licence)}. sha256 `{meta.source_sha256}`.
+Fitted to the training split alone; what was done to the data is in the card above.
+
+## Results
+Test accuracy {100 * accuracy:.2f} %, with its 95 % interval over {tested} samples [{100 * test.low:.2f}, \
+{100 * test.high:.2f}].
+
+{as_markdown(account.floors.advice)}
+
+{_use(structure, shape, is_network)}
+
+## Limits
+It has seen this data set only. simic puts no licence on it; the data's is above.
+"""
+
+
 def _floors(floors: "Floors") -> str:
     return f"""## Beside what costs less
 {floors.table()}
@@ -296,22 +348,14 @@ def _floors(floors: "Floors") -> str:
 Test accuracy of the network that validation chose among {floors.hosts}; seconds are those of all {floors.hosts}."""
 
 
-def _use(structure: Structure, shape: str) -> str:
+def _use(structure: Structure | FittedStructure, shape: str, is_network: bool = True) -> str:
     # predict.py reads the user's own files; a task of the project has none.
     predict = (
         ""
         if structure.inputs is None
         else "`python predict.py DATA` prints a class for each row of a file.\n"
     )
-    return f"""## How to use it
-{predict}From this folder, with torch alone:
-
-```python
-import torch
-
-network = torch.export.load("network.pt2").module()
-logits = network({_example(structure, shape)})
-```
+    network = """
 
 With simic it is a plain `nn.Module`, which can be trained on:
 
@@ -320,9 +364,18 @@ from simic.growth import load_grown
 
 network = load_grown(".")
 ```"""
+    return f"""## How to use it
+{predict}From this folder, with torch alone:
+
+```python
+import torch
+
+network = torch.export.load("network.pt2").module()
+logits = network({_example(structure, shape)})
+```{network if is_network else ""}"""
 
 
-def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
+def _inputs(structure: Structure | FittedStructure, task: TaskMeta) -> tuple[str, str]:
     """Describe what the network takes, and how it is to be standardised."""
     if structure.inputs is not None:
         return _raw_inputs(structure.inputs)
@@ -372,7 +425,7 @@ def _seeds(structure: Structure, contributions: Sequence[float]) -> str:
     return "\n".join(rows) or "| – | nothing was kept | – | – | 0 | – |"
 
 
-def _example(structure: Structure, shape: str) -> str:
+def _example(structure: Structure | FittedStructure, shape: str) -> str:
     """Write an expression for samples of that shape, as the network takes them."""
     if structure.inputs:
         return f"torch.zeros(8, {shape}, dtype={structure.inputs.dtype})"

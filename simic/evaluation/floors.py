@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import sklearn
 import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -22,11 +23,19 @@ from sklearn.metrics import (
     roc_auc_score,
     roc_curve,
 )
-from sklearn.model_selection import KFold
-from sklearn.preprocessing import TargetEncoder
 
-from simic.data.batches import HeldOut
+from simic.data.batches import Dataset, HeldOut
+from simic.data.own.rates import rates
+from simic.data.raw_inputs import InputColumn, RawInputs
 from simic.envs.growth_env import GrowthEnv
+from simic.errors import SimicError
+from simic.evaluation.fitted_models import (
+    FittedModel,
+    LinearScores,
+    TreeFeatures,
+    TreeScores,
+    places_among,
+)
 from simic.evaluation.page import markdown
 from simic.evaluation.result import Frozen
 from simic.evaluation.static_baselines import (
@@ -37,7 +46,7 @@ from simic.evaluation.static_baselines import (
     logistic_models,
 )
 from simic.growth.batch.population import Population
-from simic.growth.grown_network import GrownNetwork, grown_network
+from simic.growth.grown_network import FittedStructure, GrownNetwork, Product, grown_network
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
@@ -61,7 +70,6 @@ STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 MOST_ITERATIONS = 300
 # Levels of a column that gradient boosting takes as they are: it needs ten rows of each.
 MOST_CATEGORIES = 20
-FOLDS = 5
 # Rows × columns × classes that scikit-learn's models are fitted to.
 MOST_VALUES = 20_000_000
 # Classes are uneven when the rarest has less than this share of the samples of the commonest.
@@ -77,8 +85,8 @@ class Samples:
 
     # Standardised features [N, D].
     x: NDArray[np.float32]
-    # What the features were made of.
-    raw: NDArray[np.generic]
+    # What the features were made of, as models are given it; None: there is nothing but the features.
+    raw: NDArray[np.generic] | None
     y: NDArray[np.int64]
 
 
@@ -99,6 +107,8 @@ class Contender:
     mean_pct: float | None = None
     # Where classes are uneven: probabilities of the classes [N, classes] on "val" and "test".
     chances: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
+    # What can be saved; None of a guess.
+    model: Product | None = None
 
     @property
     def noun(self) -> str:
@@ -180,10 +190,10 @@ def floors(
     env: GrowthEnv,
     held_out: HeldOut,
     samples: dict[str, Samples] | None,
-    codes: tuple[int, ...],
+    inputs: RawInputs | None,
     grown: Contender,
     progress: Progress,
-) -> Floors:
+) -> tuple[Floors, Contender | None]:
     """Fit all floors, and compare them with a grown network.
 
     Args:
@@ -191,9 +201,12 @@ def floors(
         env: at the end of the episode in which the network grew.
         held_out: the splits.
         samples: the same, by name, for scikit-learn; None: tokens, which it does not take.
-        codes: which raw columns hold codes of strings.
+        inputs: what a saved model takes in place of standardised samples.
         grown: the network.
         progress: hears how many models are fitted.
+
+    Returns:
+        The comparison, and the model that it recommends; None where that is the grown network or nothing.
     """
     # Fit all floors, from the plainest on; the grown network is the last.
     y = held_out.test.y.cpu().numpy()
@@ -201,11 +214,14 @@ def floors(
     commonest = int(held_out.train.y.flatten().bincount().argmax())
     fits: list[Callable[[], Contender]] = []
     if samples is not None:
+        structure = FittedStructure(
+            model="", input_shape=held_out.test.shape, classes=classes, inputs=inputs
+        )
         fits += [
-            partial(_fit_logistic, samples, classes),
-            partial(_fit_boosting, samples, codes, classes),
+            partial(_fit_logistic, samples, structure),
+            partial(_fit_boosting, samples, structure),
         ]
-    fits += [partial(_train, params, env, held_out, *network) for network in _networks(env)]
+    fits += [partial(_train, params, env, held_out, inputs, *network) for network in _networks(env)]
     contenders = [Contender(MAJORITY, (y == commonest).reshape(len(y), -1).mean(1), 0, 0.0)]
     for fit in fits:
         contenders.append(fit())
@@ -236,12 +252,15 @@ def floors(
     features = env.host.input_shape[-1]
     if env.host.family == TOGETHER.family and features > MOST_TOGETHER:
         left_out = f"Left out: {ALL_MODULES}, since {features} features have too many pairs."
-    return Floors(
+    compared = Floors(
         rows=rows,
         hosts=env.num_envs,
         advice=advice(contenders, weights),
         left_out=left_out,
     )
+    recommended = contenders[_chosen(contenders, weights)]
+    is_other = recommended is not grown and recommended.model is not None
+    return compared, recommended if is_other else None
 
 
 def is_uneven(held_out: HeldOut) -> bool:
@@ -249,6 +268,15 @@ def is_uneven(held_out: HeldOut) -> bool:
     y = held_out.test.y
     counts = y.flatten().bincount(minlength=held_out.test.classes)
     return y.ndim == 1 and bool(counts.min() < UNEVEN * counts.max())
+
+
+def right_answers(network: GrownNetwork, test: Dataset) -> NDArray[np.floating]:
+    """Tell whether a network is right, ``[N]``; of sequences the share of right tokens."""
+    with torch.no_grad():
+        logits = [network.body(x) for x in test.x.cpu().split(ROWS_AT_ONCE)]
+    right = torch.cat(logits).argmax(-1) == test.y.cpu()
+    # By the same mean as a population's own.
+    return right.view(len(test), -1).float().mean(1).numpy()
 
 
 def network_chances(network: GrownNetwork, held_out: HeldOut) -> dict[str, NDArray[np.floating]]:
@@ -305,9 +333,7 @@ def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str
     *alternatives, grown = contenders
     scores = [float(contender.correct @ weights) for contender in contenders]
     best = contenders[int(np.argmax(scores))]
-    chosen = next(
-        k for k, contender in enumerate(contenders) if not _is_behind(best, contender, weights)
-    )
+    chosen = _chosen(contenders, weights)
     # Every model is described by what it reaches, and what that costs.
     costs = [
         f"{100 * score:.1f} % for {contender.cost}"
@@ -341,6 +367,12 @@ def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str
     return f"{sentences} The highest is {best.noun} with {100 * max(scores):.1f} %, which may be chance."
 
 
+def _chosen(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> int:
+    best = contenders[int(np.argmax([contender.correct @ weights for contender in contenders]))]
+    behind = [_is_behind(best, contender, weights) for contender in contenders]
+    return behind.index(False)
+
+
 def _is_behind(best: Contender, contender: Contender, weights: NDArray[np.float64]) -> bool:
     """Tell whether one is behind the best by more than the standard error of that."""
     # Both answered the same samples, so the error is that of the paired difference.
@@ -358,8 +390,9 @@ def _rows_to_fit(samples: Samples, classes: int) -> tuple[slice, str]:
     return slice(most), f" ({most:,} rows)" if most < len(samples.y) else ""
 
 
-def _fit_logistic(samples: dict[str, Samples], classes: int) -> Contender:
+def _fit_logistic(samples: dict[str, Samples], structure: FittedStructure) -> Contender:
     start = time.perf_counter()
+    classes = structure.classes
     train = samples["train"]
     val = samples["val"]
     test = samples["test"]
@@ -374,7 +407,29 @@ def _fit_logistic(samples: dict[str, Samples], classes: int) -> Contender:
     correct = np.equal(best.predict(test.x), test.y)
     seconds = time.perf_counter() - start
     chances = _chances(best, {"val": val.x, "test": test.x}, classes)
-    return Contender(f"logistic regression{note}", correct, size, seconds, chances=chances)
+    name = f"logistic regression{note}"
+    program = FittedModel(
+        structure.model_copy(update={"model": name}), LinearScores(best), best.classes_, True
+    )
+    _refuse_other_answers(program, test.x, correct, test.y)
+    return Contender(name, correct, size, seconds, chances=chances, model=program)
+
+
+def _refuse_other_answers(
+    model: FittedModel,
+    x: NDArray[np.generic],
+    correct: NDArray[np.bool_],
+    y: NDArray[np.int64],
+) -> None:
+    """Raise SimicError where a program is not right where scikit-learn's model is."""
+    with torch.no_grad():
+        batches = torch.from_numpy(np.asarray(x)).split(ROWS_AT_ONCE)
+        labels = torch.cat([model.body(batch).argmax(1) for batch in batches]).numpy()
+    if not np.array_equal(labels == y, correct):
+        raise SimicError(
+            f"{model.structure.model}: cannot be saved as its scores were taken, with scikit-learn "
+            f"{sklearn.__version__}: install the version of constraints.txt"
+        )
 
 
 def _chances(
@@ -388,54 +443,65 @@ def _chances(
     return chances
 
 
-def _fit_boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: int) -> Contender:
+def _fit_boosting(samples: dict[str, Samples], structure: FittedStructure) -> Contender:
     """Fit with scikit-learn's own settings; it takes missing values and codes of strings as they are."""
     start = time.perf_counter()
-    train = samples["train"]
+    classes = structure.classes
     test = samples["test"]
-    rows, note = _rows_to_fit(train, classes)
-    x: Any = train.raw[rows].reshape(len(train.y[rows]), -1)
-    unseen = np.concatenate([samples[split].raw for split in ("val", "test")])
-    x_unseen = unseen.reshape(len(unseen), -1)
-    # Of a column with more levels than it takes, each level becomes the rates of classes in other folds.
-    many = [place for place in codes if np.nanmax(x[:, place], initial=0) >= MOST_CATEGORIES]
-    if many:
-        rest = np.setdiff1d(np.arange(x.shape[1]), many)
-        rates, unseen_rates = _rates(x[:, many], train.y[rows], x_unseen[:, many])
-        x = np.hstack((x[:, rest], rates))
-        x_unseen = np.hstack((x_unseen[:, rest], unseen_rates))
-        codes = tuple(np.flatnonzero(np.isin(rest, codes)).tolist())
-    categorical: Any = list(codes) or None
+    flat = {
+        name: (split.x if split.raw is None else split.raw).reshape(len(split.y), -1)
+        for name, split in samples.items()
+    }
+    rows, note = _rows_to_fit(samples["train"], classes)
+    y = samples["train"].y[rows]
+    columns = structure.inputs.columns if structure.inputs is not None else ()
+    x, features = _code(flat["train"][rows], columns, y)
+    categorical: Any = list(range(len(features.few))) or None
     model = HistGradientBoostingClassifier(random_state=0, categorical_features=categorical)
-    model.fit(x, train.y[rows])
-    x_val, x_test = np.split(x_unseen, [len(unseen) - len(test.y)])
-    correct = np.equal(model.predict(x_test), test.y)
-    trees = int(model.n_iter_) * (1 if classes == 2 else classes)
+    model.fit(x, y)
+    unseen = {name: features(torch.from_numpy(flat[name])).numpy() for name in ("val", "test")}
+    correct = np.equal(model.predict(unseen["test"]), test.y)
+    trees = int(model.n_iter_) * (1 if classes == TWO else classes)
     seconds = time.perf_counter() - start
-    chances = _chances(model, {"val": x_val, "test": x_test}, classes)
-    return Contender(
-        f"gradient boosting{note}", correct, trees, seconds, unit=" trees", chances=chances
+    chances = _chances(model, unseen, classes)
+    name = f"gradient boosting{note}"
+    program = FittedModel(
+        structure.model_copy(update={"model": name}),
+        torch.nn.Sequential(features, TreeScores(model)),
+        model.classes_,
+        is_standardised=test.raw is None,
     )
+    _refuse_other_answers(program, flat["test"], correct, test.y)
+    return Contender(name, correct, trees, seconds, unit=" trees", chances=chances, model=program)
 
 
-def _rates(
-    levels: NDArray[np.generic], y: NDArray[np.int64], unseen: NDArray[np.generic]
-) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Encode levels as rates of the classes: of a training row in the other folds, of unseen ones in training."""
-    encoder = TargetEncoder(target_type="continuous")
-    folds = KFold(FOLDS, shuffle=True, random_state=0)
-    train = list[NDArray[np.floating]]()
-    new = list[NDArray[np.floating]]()
-    for label in range(int(y.max()) + 1):
-        answers = (y == label).astype(np.float64)
-        rates = np.empty(levels.shape)
-        for rest, fold in folds.split(levels):
-            encoder.fit(levels[rest], answers[rest])
-            rates[fold] = encoder.transform(levels[fold])
-        train.append(rates)
-        encoder.fit(levels, answers)
-        new.append(encoder.transform(unseen))
-    return np.hstack(train), np.hstack(new)
+def _code(
+    x: NDArray[np.generic], columns: Sequence[InputColumn], y: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], TreeFeatures]:
+    """Code training rows for trees, and learn how others are coded: of a column with more levels than trees take, each
+    level becomes the rates of the classes, which a training row has from other folds.
+    """
+    few = dict[int, NDArray[np.float64]]()
+    many = dict[int, NDArray[np.float64]]()
+    folds = list[NDArray[np.float64]]()
+    for place, column in enumerate(columns):
+        if column.levels is None:
+            continue
+        codes = x[:, place].astype(np.float64)
+        if np.nanmax(codes, initial=0) >= MOST_CATEGORIES:
+            trained, many[place] = rates(codes, len(column.levels), y)
+            folds.append(trained)
+        else:
+            few[place] = places_among(np.unique(codes[~np.isnan(codes)]), len(column.levels))
+    coded = few.keys() | many.keys()
+    numbers = [place for place in range(x.shape[1]) if place not in coded]
+    features = TreeFeatures(numbers, few, many)
+    train = features(torch.from_numpy(x)).numpy()
+    if folds:
+        # Class by class, of each all columns, as the features are.
+        by_class = np.stack(folds, 2).reshape(len(y), -1)
+        train[:, -by_class.shape[1] :] = by_class
+    return train, features
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
@@ -461,7 +527,12 @@ def _networks(env: GrowthEnv) -> Iterator[tuple[str, StaticNetwork]]:
 
 
 def _train(
-    params: Params, env: GrowthEnv, held_out: HeldOut, article: str, network: StaticNetwork
+    params: Params,
+    env: GrowthEnv,
+    held_out: HeldOut,
+    inputs: RawInputs | None,
+    article: str,
+    network: StaticNetwork,
 ) -> Contender:
     """Train, in this process, one network for each host that grew, in its order of samples; choose by validation."""
     start = time.perf_counter()
@@ -487,15 +558,15 @@ def _train(
     chosen = int(validation.mean(1).argmax())
     test = held_out.test.of("test")
     correct = population.evaluate(slots, test, nothing_off).correct[0].float()
-    right = correct[chosen].cpu().numpy()
+    plain = grown_network(population, slots, chosen, inputs=inputs)
     seconds = time.perf_counter() - start
-    plain = grown_network(population, slots, chosen)
     return Contender(
         network.name,
-        right,
+        right_answers(plain, test),
         result.params[chosen],
         seconds,
         chances=network_chances(plain, held_out),
         article=article,
         mean_pct=100 * float(correct.mean()),
+        model=plain,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from simic.data.bank import SPLITS
@@ -20,12 +21,12 @@ from simic.evaluation.controllers import Controller, Rule
 from simic.evaluation.export_best import Account, Grown, best_host, export_best
 from simic.evaluation.floors import (
     GROWN,
-    ROWS_AT_ONCE,
     Contender,
     Floors,
     Samples,
     floors,
     network_chances,
+    right_answers,
 )
 from simic.evaluation.policies import BASELINES, refuse_other_host
 from simic.evaluation.scoring import Hosts, Turn, open_env, play_together
@@ -132,9 +133,11 @@ def grow(
     if out.exists():
         raise SimicError(f"{out}: already exists; choose another folder or remove it")
     with grown_hosts(setup, policy, hosts, progress) as grown:
+        compared, recommended = compare_with_floors(setup, grown, progress)
         account = Account(
             grown_by=str(policy) if isinstance(policy, Rule) else policy.name,
-            floors=compare_with_floors(setup, grown, progress),
+            floors=compared,
+            recommended=recommended,
             notes=setup.data.notes if setup.data is not None else (),
             files={PREDICT: Path(predict.__file__).read_text(encoding="utf-8")}
             if setup.inputs is not None
@@ -152,46 +155,47 @@ def grow(
         )
 
 
-def compare_with_floors(setup: GrowSetup, grown: GrownHosts, progress: Progress) -> Floors:
-    """Score the best network, and those that cost less, on the test split.
+def compare_with_floors(
+    setup: GrowSetup, grown: GrownHosts, progress: Progress
+) -> tuple[Floors, Contender | None]:
+    """Score the best network, and those that cost less, on the test split; the one of these that is recommended.
 
     Args:
         setup: how the hosts grew.
         grown: the hosts.
         progress: hears how many floors are fitted.
     """
-    # The network itself; of sequences the share of right tokens, by the same mean as a population's own.
     held_out = grown.held_out
     test = held_out.test
-    with torch.no_grad():
-        logits = [grown.network.body(x) for x in test.x.cpu().split(ROWS_AT_ONCE)]
-    right = torch.cat(logits).argmax(-1) == test.y.cpu()
-    correct = right.view(len(test), -1).float().mean(1).numpy()
     mean_pct = float(grown.env.committed(test)[0].mean())
     contender = Contender(
         GROWN,
-        correct,
+        right_answers(grown.network, test),
         grown.network.structure.params,
         grown.seconds,
         mean_pct=mean_pct,
         chances=network_chances(grown.network, held_out),
+        model=grown.network,
     )
 
     def samples(split: str) -> Samples:
         data: Dataset = getattr(held_out, split)
         x = data.x.flatten(1).cpu().numpy()
-        raw = x if setup.data is None else setup.data.raw.get(split, setup.data.raw["val"])
+        raw = None
+        if setup.data is not None:
+            # In the precision in which a saved model takes them.
+            dtype = np.float64 if setup.data.inputs.layout == "table" else np.float32
+            raw = np.asarray(setup.data.raw.get(split, setup.data.raw["val"]), dtype)
         return Samples(x, raw, data.y.cpu().numpy())
 
     # The same samples for scikit-learn, which takes no tokens.
     is_tokens = len(test.shape) == 1
-    columns = setup.inputs.columns if setup.inputs is not None else ()
     return floors(
         params=setup.params,
         env=grown.env,
         held_out=held_out,
         samples=None if is_tokens else {split: samples(split) for split in SPLITS},
-        codes=tuple(place for place, column in enumerate(columns) if column.levels is not None),
+        inputs=setup.inputs,
         grown=contender,
         progress=progress,
     )

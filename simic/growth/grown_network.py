@@ -75,6 +75,16 @@ class Structure(Record):
     inputs: RawInputs | None = None
 
 
+class FittedStructure(Record):
+    """``structure.json`` of a model that is no network of ours, and is its program alone."""
+
+    format: Literal[2] = FORMAT
+    model: str
+    input_shape: tuple[int, ...]
+    classes: int
+    inputs: RawInputs | None = None
+
+
 class GraftedSeed(nn.Module):
     """A seed and what joins it to the features ``[B, C, …]``; one that ``reads_input`` is added to them."""
 
@@ -107,41 +117,11 @@ class GraftedSeed(nn.Module):
         )[0]
 
 
-class GrownNetwork(nn.Module):
-    """Host segments with a joint after each (identity where nothing grew), then the head: logits ``[B, classes]`` of
-    images ``[B, C, H, W]``, ``[B, L, classes]`` of tokens ``[B, L]``; or of what ``structure.inputs`` says.
-    """
+class Product(nn.Module):
+    """A model that a directory can hold: logits ``[B, classes]`` of samples as ``structure`` says."""
 
-    def __init__(self, structure: Structure, host: HostSpec) -> None:
-        super().__init__()
-        self.structure = structure
-        self.inputs = None if structure.inputs is None else InputEncoder(structure.inputs)
-        segments, self.head = host.modules()
-        self.segments = nn.ModuleList(segments)
-        self.joints = nn.ModuleList(_joint(host, k, structure.seeds) for k in range(host.slots))
-        self.tied = {f"head.{name}": f"segments.0.{source}" for name, source in host.tied.items()}
-
-    @classmethod
-    def fresh(cls, structure: Structure, host: HostSpec) -> Self:
-        """Build a network without its weights; torch's global generator is left as it was."""
-        with torch.random.fork_rng(devices=[]):
-            return cls(structure, host).eval()
-
-    def weights(self) -> dict[str, Tensor]:
-        """List every tensor once: of tied ones, by the first segment's name."""
-        return {name: tensor for name, tensor in self.state_dict().items() if name not in self.tied}
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x if self.inputs is None else self.inputs(x))
-
-    def body(self, x: Tensor) -> Tensor:
-        """Compute logits of standardised samples."""
-        # Seeds of some families read the sample, not the features.
-        sample = x
-        for segment, joint in zip(self.segments, self.joints, strict=True):
-            x = segment(x)
-            x = joint(x, sample) if isinstance(joint, GraftedSeed) else x
-        return self.head(x)
+    # Structure or FittedStructure.
+    structure: Any
 
     @property
     def classes_(self) -> np.ndarray:
@@ -184,6 +164,43 @@ class GrownNetwork(nn.Module):
             batches = torch.as_tensor(np.array(raw), dtype=inputs.dtype).split(predict.ROWS_AT_ONCE)
             # Float64, as scikit-learn's own classifiers give.
             return torch.cat([self(batch).double().softmax(1) for batch in batches]).numpy()
+
+
+class GrownNetwork(Product):
+    """Host segments with a joint after each (identity where nothing grew), then the head: logits ``[B, classes]`` of
+    images ``[B, C, H, W]``, ``[B, L, classes]`` of tokens ``[B, L]``; or of what ``structure.inputs`` says.
+    """
+
+    def __init__(self, structure: Structure, host: HostSpec) -> None:
+        super().__init__()
+        self.structure: Structure = structure
+        self.inputs = None if structure.inputs is None else InputEncoder(structure.inputs)
+        segments, self.head = host.modules()
+        self.segments = nn.ModuleList(segments)
+        self.joints = nn.ModuleList(_joint(host, k, structure.seeds) for k in range(host.slots))
+        self.tied = {f"head.{name}": f"segments.0.{source}" for name, source in host.tied.items()}
+
+    @classmethod
+    def fresh(cls, structure: Structure, host: HostSpec) -> Self:
+        """Build a network without its weights; torch's global generator is left as it was."""
+        with torch.random.fork_rng(devices=[]):
+            return cls(structure, host).eval()
+
+    def weights(self) -> dict[str, Tensor]:
+        """List every tensor once: of tied ones, by the first segment's name."""
+        return {name: tensor for name, tensor in self.state_dict().items() if name not in self.tied}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x if self.inputs is None else self.inputs(x))
+
+    def body(self, x: Tensor) -> Tensor:
+        """Compute logits of standardised samples."""
+        # Seeds of some families read the sample, not the features.
+        sample = x
+        for segment, joint in zip(self.segments, self.joints, strict=True):
+            x = segment(x)
+            x = joint(x, sample) if isinstance(joint, GraftedSeed) else x
+        return self.head(x)
 
 
 def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
@@ -260,7 +277,7 @@ def write_network(
     path: Path,
     history: Sequence[JsonValue],
     card: str,
-    files: Mapping[str, str] | None = None,
+    files: Mapping[str, str | bytes] | None = None,
 ) -> Path:
     """Write a network as a directory, whole or not at all.
 
@@ -269,7 +286,7 @@ def write_network(
         path: of the directory, new or empty.
         history: how it grew, for history.json.
         card: the model card, Markdown.
-        files: other texts, by name.
+        files: other files, by name.
 
     Raises:
         SimicError: where the directory has files, or torch cannot export the network.
@@ -277,28 +294,33 @@ def write_network(
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SimicError(f"{path}: already exists; choose another directory or remove it")
     with durable.new_directory(path) as folder:
-        # Weights, history and program, and their hashes in structure.json.
-        contents = {
-            WEIGHTS: save(
-                {name: tensor.contiguous() for name, tensor in network.weights().items()}
-            ),
-            HISTORY: (json.dumps(list(history), indent=2, allow_nan=False) + "\n").encode(),
-            PROGRAM: _program(network),
-        }
-        hashes = {
-            "sha256": {name: durable.sha256_of(content) for name, content in contents.items()}
-        }
-        contents[STRUCTURE] = durable.with_checksum(
-            network.structure.model_dump(mode="json") | hashes
-        )
-        texts = {CARD: card, **(files or {})}
-        contents |= {name: text.encode() for name, text in texts.items()}
-        for name, content in contents.items():
-            durable.write_synced(folder / name, content)
+        for name, content in (contents(network, card, history) | dict(files or {})).items():
+            file = folder / name
+            file.parent.mkdir(exist_ok=True)
+            durable.write_synced(file, content.encode() if isinstance(content, str) else content)
     return path
 
 
-def _program(network: GrownNetwork) -> bytes:
+def contents(
+    model: Product, card: str, history: Sequence[JsonValue] | None = None
+) -> dict[str, str | bytes]:
+    """Write the files of a model: its program, of a network its weights and, if there is one, its history, and the
+    structure with their hashes; SimicError where torch cannot export it.
+    """
+    files = dict[str, bytes]()
+    if isinstance(model, GrownNetwork):
+        files[WEIGHTS] = save(
+            {name: tensor.contiguous() for name, tensor in model.weights().items()}
+        )
+    if history is not None:
+        files[HISTORY] = (json.dumps(list(history), indent=2, allow_nan=False) + "\n").encode()
+    files[PROGRAM] = _program(model)
+    hashes = {"sha256": {name: durable.sha256_of(content) for name, content in files.items()}}
+    structure = durable.with_checksum(model.structure.model_dump(mode="json") | hashes)
+    return {**files, STRUCTURE: structure, CARD: card}
+
+
+def _program(network: Product) -> bytes:
     """Export the network as one graph for any batch size; it needs torch alone to run."""
     example = _example(network.structure)
     batch = torch.export.Dim("batch", min=1)
@@ -308,16 +330,15 @@ def _program(network: GrownNetwork) -> bytes:
             torch.export.export(network, (example,), dynamic_shapes=({0: batch},))
         )
     except Exception as error:
-        names = (
-            ", ".join(sorted({seed.blueprint for seed in network.structure.seeds})) or "no seeds"
-        )
+        seeds = network.structure.seeds if isinstance(network, GrownNetwork) else ()
+        names = ", ".join(sorted({seed.blueprint for seed in seeds})) or "no seeds"
         reason = " ".join(str(error).split())[:200]
         raise SimicError(
             f"{PROGRAM}: torch.export cannot write a network with {names}: {reason}"
         ) from error
 
 
-def _example(structure: Structure) -> Tensor:
+def _example(structure: Structure | FittedStructure) -> Tensor:
     """Make two samples that the network takes: raw ones or standardised ones."""
     inputs = structure.inputs
     if inputs is not None:
@@ -355,6 +376,10 @@ def _files(path: Path) -> tuple[Structure, dict[str, Tensor]]:
     file = path / STRUCTURE
     try:
         structure = durable.checked(safe_read.read_file(file, MOST_STRUCTURE_BYTES, RESTORED))
+        if "model" in structure:
+            raise SimicError(
+                f"{file}: {structure['model']}, no network: python predict.py DATA in its folder predicts with it"
+            )
         weights = safe_read.read_file(path / WEIGHTS, machine_bytes() // COPIES, RESTORED)
         hashes = dict(structure.pop("sha256", {}))
         if durable.sha256_of(weights) != hashes.get(WEIGHTS):

@@ -11,8 +11,10 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
+from simic.data.own.rates import rates
 from simic.evaluation import floors
-from simic.evaluation.floors import Contender, _ranking, _rates, advice, is_uneven
+from simic.evaluation.floors import Contender, _ranking, advice, is_uneven
+from simic.growth.grown_network import FittedStructure
 
 N = 400
 EQUAL = np.full(N, 1 / N)
@@ -92,9 +94,10 @@ def test_models_beside_a_grown_network_have_all_rows_and_scikit_learns_own_setti
     ]
     best = min(models, key=lambda model: log_loss(val.y, model.predict_proba(val.x)))
     boosting = HistGradientBoostingClassifier(random_state=0).fit(train.raw, train.y)
+    structure = FittedStructure(model="", input_shape=(1, 1, 4), classes=2)
     for found, x, model in (
-        (floors._fit_logistic(samples, 2), test.x, best),
-        (floors._fit_boosting(samples, (), 2), test.raw, boosting),
+        (floors._fit_logistic(samples, structure), test.x, best),
+        (floors._fit_boosting(samples, structure), test.raw, boosting),
     ):
         np.testing.assert_array_equal(found.correct, model.predict(x) == test.y)
         np.testing.assert_array_equal(found.chances["test"], model.predict_proba(x))
@@ -121,10 +124,11 @@ def test_probabilities_of_uneven_classes_are_ranked_and_a_threshold_chosen_on_va
 def test_levels_become_rates_that_no_row_has_from_its_own_answer() -> None:
     """Levels of one row each say nothing of it: its rate is that of all rows, not its answer."""
     y = np.arange(60) % 2
-    own = np.arange(60.0)[:, None]
-    rates, new = _rates(own, y, own)
-    assert np.abs(rates - 0.5).max() < 0.1 and np.array_equal(new[:, 1] > 0.5, y == 1)
-    shared = (np.arange(60) // 2 % 2 * 7.0)[:, None]
-    answers = (shared[:, 0] > 0).astype(int)
-    rates, _ = _rates(shared, answers, shared)
-    assert np.array_equal(rates[:, 1] > 0.5, answers == 1)
+    trained, table = rates(np.arange(60.0), 60, y)
+    assert np.abs(trained - 0.5).max() < 0.1 and np.array_equal(table[:60, 1] > 0.5, y == 1)
+    # A new level and a missing one are as likely as any row.
+    assert np.allclose(table[60:], 0.5)
+    shared = np.arange(60) // 2 % 2 * 7.0
+    answers = (shared > 0).astype(int)
+    trained, _ = rates(shared, 8, answers)
+    assert np.array_equal(trained[:, 1] > 0.5, answers == 1)

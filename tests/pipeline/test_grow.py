@@ -1,5 +1,6 @@
 """`simic grow`: on own data."""
 
+import io
 import json
 import os
 import shutil
@@ -8,14 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_digits, load_wine
 
 from simic import durable, params
+from simic.data.batches import load_held_out
+from simic.data.own import predict
 from simic.errors import SimicError
-from simic.evaluation import controllers
+from simic.evaluation import controllers, floors
 from simic.evaluation import grow_networks as growing
 from simic.evaluation.floors import GROWN
+from simic.growth import load_grown
 from simic.pipeline.grow import Growth, _usual_host, grow, growth
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT
@@ -86,7 +91,7 @@ def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On vectors of a width of the user's own, in so few rows that batches have to be smaller."""
-    monkeypatch.setattr(growing, "compare_with_floors", lambda *_: None)
+    monkeypatch.setattr(growing, "compare_with_floors", lambda *_: (None, None))
     x, y = load_wine(return_X_y=True)
     np.savez(tmp_path / "wine.npz", x=x.astype("f4"), y=y)
     ranged = tree("train.episode_steps=[3, 6]", "train.batch_size=48", "train.batches_per_epoch=8")
@@ -139,12 +144,78 @@ def test_text_grows_beside_floors_that_count_right_tokens(tmp_path: Path) -> Non
         epochs=2,
     )
     exported = grow(small, Workspace(tmp_path), request)
-    floors = exported.account.floors
-    assert floors is not None
-    rows = {row.name: row for row in floors.rows}
+    compared = exported.account.floors
+    assert compared is not None
+    rows = {row.name: row for row in compared.rows}
     assert list(rows) == ["majority class", "host alone", "plain transformer network", GROWN]
     assert rows[GROWN].accuracy_pct == pytest.approx(exported.test_accuracy_pct, abs=1e-3)
     assert rows[GROWN].accuracy_pct == rows["host alone"].accuracy_pct
     # Sequences have no class to balance; one letter in eight is the commonest.
     assert rows["majority class"].balanced_pct is None
     assert rows["majority class"].accuracy_pct == pytest.approx(12.5, abs=0.5)
+
+
+@pytest.mark.parametrize("place", range(1, 5), ids=["line", "boosting", "host", "network"])
+def test_the_model_of_the_sentence_is_saved_and_answers_as_it_was_scored(
+    place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Read by the same predict.py from the same file: test rows are right where the scores of the sentence say so."""
+    draws = np.random.default_rng(4)
+    frame = pd.DataFrame(draws.normal(size=(90, 2)), columns=["a", "b"])
+    frame["shade"] = draws.choice(np.array(["red", "blue", "green", None]), 90)
+    frame["kind"] = np.where(frame["a"] + (frame["shade"] == "red") > 0, "yes", "no")
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    monkeypatch.setattr(floors, "_chosen", lambda contenders, weights: place)
+    request = Growth(
+        str(tmp_path / "mine.csv"),
+        tmp_path / "grown",
+        policy="static",
+        hosts=2,
+        epochs=2,
+        target="kind",
+    )
+    exported = grow(tree(), Workspace(tmp_path), request)
+    chosen = exported.account.recommended
+    assert chosen is not None and chosen.model is not None
+    folder = request.out / "recommended"
+    written = {file.name for file in folder.iterdir()}
+    assert {"predict.py", "network.pt2", "structure.json", "README.md"} <= written
+    assert (folder / "predict.py").read_bytes() == (request.out / "predict.py").read_bytes()
+    card = (folder / "README.md").read_text()
+    assert exported.account.floors is not None and exported.account.floors.advice in card
+    assert f"{100 * chosen.correct.mean():.1f} %" in exported.account.floors.advice
+
+    # The test rows are those of the split.
+    with growth(tree(), Workspace(tmp_path), request) as (setup, _):
+        assert setup.data is not None
+        rows = setup.data.raw["test"]
+        y = load_held_out(setup.prepared, setup.device).test.y.numpy()
+        names = setup.data.inputs.columns
+    table = pd.DataFrame(rows, columns=["a", "b", "shade"])
+    table["shade"] = table["shade"].map(dict(enumerate(names[2].levels or ())))
+    table.to_csv(tmp_path / "test.csv", index=False)
+    capsys.readouterr()
+    predict.main(folder, ["--probabilities", str(tmp_path / "test.csv")])
+    printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    classes = np.array(setup.data.inputs.classes)
+    assert np.array_equal(printed["class"] == classes[y], chosen.correct == 1)
+    assert np.allclose(printed[["p(no)", "p(yes)"]].sum(axis=1), 1, atol=2e-4)
+    # From Python too.
+    assert np.array_equal(chosen.model.predict(table), printed["class"])
+    if place <= 2:
+        with pytest.raises(SimicError, match=f"{chosen.name}, no network: python predict.py DATA"):
+            load_grown(folder)
+    else:
+        assert np.array_equal(load_grown(folder).predict(table), printed["class"])
+
+
+def test_no_other_model_is_saved_where_the_grown_network_or_nothing_is_recommended(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, place in (("nothing", 0), ("grown", -1)):
+        monkeypatch.setattr(floors, "_chosen", lambda contenders, weights, place=place: place)
+        exported = grow(
+            tree(), Workspace(images.parent), asked(images, out=images.parent / name, epochs=1)
+        )
+        assert exported.account.recommended is None
+        assert not (exported.path / "recommended").exists()
