@@ -57,8 +57,8 @@ class LinearScores(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        # Copies: scikit-learn's arrays may be parts of larger ones, which torch would write whole.
-        self.register_buffer("weight", torch.tensor(model.coef_))
+        # Scikit-learn's may be turned or part of a larger one, of which torch warns when it is written.
+        self.register_buffer("weight", torch.tensor(model.coef_).contiguous())
         self.register_buffer("bias", torch.tensor(model.intercept_))
 
     def forward(self, x: Tensor) -> Tensor:
