@@ -28,12 +28,16 @@ class InputColumn(BaseModel):
     # Of numbers that a file has as text: what stands before decimals, and their unit or currency.
     mark: Literal[".", ","] = "."
     unit: str = ""
+    # Of very many levels: features of each, of any other one and of a missing one, in place of one for each.
+    rates: tuple[tuple[float, ...], ...] = ()
 
     @property
     def codes(self) -> list[float | None]:
         """List the features of the column: None is the number itself, all others are 1 for their code: a place among
-        the levels, or NaN where a value is missing.
+        the levels, or NaN where a value is missing. Those that ``rates`` has come after the features of all columns.
         """
+        if self.rates:
+            return []
         missing = [torch.nan] * self.missing
         if self.levels is None:
             return [None, *missing]
@@ -80,9 +84,17 @@ class InputEncoder(nn.Module):
             codes = [column.codes for column in inputs.columns]
             features = [code for column_codes in codes for code in column_codes]
             sources = [place for place, column_codes in enumerate(codes) for _ in column_codes]
-            constants["source"] = torch.tensor(sources)
-            constants["numbers"] = torch.tensor([code is None for code in features])
+            constants["source"] = torch.tensor(sources, dtype=torch.int64)
+            constants["numbers"] = torch.tensor(
+                [code is None for code in features], dtype=torch.bool
+            )
             constants["codes"] = torch.tensor([code or 0.0 for code in features]).double()
+        # By the place of the column.
+        self.rated = tuple(place for place, column in enumerate(inputs.columns) if column.rates)
+        for place in self.rated:
+            constants[f"rates{place}"] = torch.tensor(
+                inputs.columns[place].rates, dtype=torch.float64
+            )
         for name, value in constants.items():
             # Constants stay out of state dictionaries, since structure.json has them.
             self.register_buffer(name, value, persistent=False)
@@ -94,13 +106,23 @@ class InputEncoder(nn.Module):
             x[:, None] if self.layout == "hw" else x.permute(TO_CHANNELS_FIRST[self.layout])
         )
 
-    def features(self, x: Tensor) -> Tensor:
-        """Turn rows ``[B, columns]`` into float64 features ``[B, D]``; a number that is missing stays NaN."""
+    def features(self, x: Tensor, rates: Tensor | None = None) -> Tensor:
+        """Turn rows ``[B, columns]`` into float64 features ``[B, D]``; a number that is missing stays NaN.
+
+        Training rows have ``rates`` of their own, in place of those that the columns list.
+        """
         # Of each feature the value of its column, and whether it is the feature's code.
         values = x.double()[:, self.get_buffer("source")]
         codes = self.get_buffer("codes")
         coded = torch.where(codes.isnan(), values.isnan(), values == codes).double()
-        return torch.where(self.get_buffer("numbers"), values, coded)
+        features = torch.where(self.get_buffer("numbers"), values, coded)
+        if not self.rated:
+            return features
+        if rates is None:
+            rates = torch.cat(
+                [look_up(x[:, place], self.get_buffer(f"rates{place}")) for place in self.rated], 1
+            )
+        return torch.cat((features, rates), 1)
 
     def standardise(self, features: Tensor) -> Tensor:
         """Standardise in float64, so that a large offset costs no digits; a missing number becomes the mean."""

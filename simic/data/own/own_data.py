@@ -12,18 +12,26 @@ from torch import Tensor
 from simic.data.bank import CLIP_DEVIATIONS, SPLITS, Bank, single_task_bank
 from simic.data.batches import TaskMeta
 from simic.data.own.predict import array_frame
+from simic.data.own.rates import rates
 from simic.data.own.readers import UserData
 from simic.data.own.table_columns import (
     TypedTable,
     codes,
     describe,
     is_number,
+    is_rated,
     labels,
     listed,
     typed,
 )
 from simic.data.prepare import stratified_split
-from simic.data.raw_inputs import TO_CHANNELS_FIRST, InputEncoder, Layout, RawInputs
+from simic.data.raw_inputs import (
+    TO_CHANNELS_FIRST,
+    InputColumn,
+    InputEncoder,
+    Layout,
+    RawInputs,
+)
 from simic.data.sources import checked, equal_rows
 from simic.errors import SimicError
 from simic.memory import refuse_too_much
@@ -83,8 +91,9 @@ def own_data(
             f"{data.name}: no training sample is of class {classes[absent[0]]}: bring one, or leave it out"
         )
     # Describe the training samples, so that a network outside encodes others like them.
+    trained = None
     if isinstance(x, TypedTable):
-        raw, inputs, encoding = _encode_table(x, train, classes)
+        raw, inputs, trained, encoding = _encode_table(x, y, train, classes)
         encoding += _name_telling(
             raw, y, {split: rows.numpy() for split, rows in parts.items()}, inputs
         )
@@ -106,7 +115,7 @@ def own_data(
         *encoding[1:],
     ]
     return OwnData(
-        bank=_bank(data, inputs, raw, torch.from_numpy(y), parts),
+        bank=_bank(data, inputs, raw, trained, torch.from_numpy(y), parts),
         inputs=inputs,
         notes=tuple(notes),
         raw={split: raw[rows.numpy()] for split, rows in parts.items()},
@@ -141,6 +150,7 @@ def _bank(
     data: UserData,
     inputs: RawInputs,
     raw: np.ndarray,
+    trained: Tensor | None,
     y: Tensor,
     parts: Mapping[str, Tensor],
 ) -> Bank:
@@ -148,9 +158,12 @@ def _bank(
     arrays = dict[str, Tensor]()
     for split in SPLITS:
         rows = parts.get(split, parts["val"])
-        arrays[f"x_{split}"] = encoder(
-            torch.as_tensor(raw[rows.numpy()], dtype=inputs.dtype)
-        ).contiguous()
+        samples = torch.as_tensor(raw[rows.numpy()], dtype=inputs.dtype)
+        if trained is not None and split == "train":
+            features = encoder.features(samples, trained)
+            arrays["x_train"] = encoder.standardise(features)[:, None, None]
+        else:
+            arrays[f"x_{split}"] = encoder(samples).contiguous()
         arrays[f"y_{split}"] = y[rows]
     task = TaskMeta(
         name=data.name,
@@ -241,11 +254,26 @@ def _places(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _encode_table(
-    table: TypedTable, train: np.ndarray, classes: tuple[str, ...]
-) -> tuple[np.ndarray, RawInputs, list[str]]:
-    """Code a table; describe its columns as the training rows show them, in notes of which the first is its size."""
-    columns, notes = describe(table, train)
+    table: TypedTable, y: np.ndarray, train: np.ndarray, classes: tuple[str, ...]
+) -> tuple[np.ndarray, RawInputs, Tensor | None, list[str]]:
+    """Code a table; describe its columns as the training rows show them, in notes of which the first is its size.
+
+    Of columns with very many levels each level becomes the rates of all classes but the first; those of the training
+    rows, which have none from their own answers, are the third result.
+    """
+    columns, notes = describe(table, train, len(classes))
     raw = codes(table.frame, columns)
+    rated = list[InputColumn]()
+    trained = list[np.ndarray]()
+    for place, column in enumerate(columns):
+        if is_rated(column):
+            of_rows, by_level = rates(raw[train, place], len(column.levels or ()), y[train])
+            trained.append(of_rows[:, 1:])
+            column = column.model_copy(
+                update={"rates": tuple(map(tuple, by_level[:, 1:].tolist()))}
+            )
+        rated.append(column)
+    columns = tuple(rated)
     inputs = RawInputs(
         layout="table",
         shape=(len(columns),),
@@ -256,14 +284,16 @@ def _encode_table(
         classes=classes,
     )
     # A feature for each level may be many.
-    width = sum(len(column.codes) for column in columns)
+    width = sum(len(column.codes) + len((column.rates or [()])[0]) for column in columns)
     size = len(raw) * width * BYTES_A_FEATURE
     refuse_too_much(f"{len(raw)} rows of {width} features", size, "the number of rows or of levels")
     # Mean and deviation are those of training alone: nothing of the other splits reaches the network.
-    features = InputEncoder(inputs).features(torch.from_numpy(raw[train])).numpy()
+    own_rates = torch.from_numpy(np.hstack(trained)) if trained else None
+    features = InputEncoder(inputs).features(torch.from_numpy(raw[train]), own_rates).numpy()
     counts = {"row": len(raw), "column": len(table.frame.columns), "feature": features.shape[1]}
     size = ", ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in counts.items())
-    return raw, _with_statistics(inputs, features, (0,)), [size, *table.notes, *notes]
+    scaled = _with_statistics(inputs, features, (0,))
+    return raw, scaled, own_rates, [size, *table.notes, *notes]
 
 
 def _name_telling(

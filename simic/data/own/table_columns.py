@@ -15,8 +15,10 @@ from simic.data.own import predict
 from simic.data.raw_inputs import InputColumn
 from simic.errors import SimicError
 
-# Levels of one column that get a feature; the rarer ones are joined.
+# Levels of one column that get a feature each; more are rates of the classes.
 MOST_LEVELS = 1000
+# Levels × classes of a column of rates.
+MOST_RATES = 1_000_000
 # Training rows that a level with a feature needs; ours.
 LEAST_ROWS = 3
 MOST_CLASSES = 1000
@@ -215,7 +217,9 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(map(str, names[:MOST_SHOWN])) + ", …" * (len(names) > MOST_SHOWN)
 
 
-def describe(table: TypedTable, train: np.ndarray) -> tuple[tuple[InputColumn, ...], list[str]]:
+def describe(
+    table: TypedTable, train: np.ndarray, classes: int
+) -> tuple[tuple[InputColumn, ...], list[str]]:
     """Describe a table's columns as the rows ``train`` show them, and in words what is done to them.
 
     Raises:
@@ -233,12 +237,18 @@ def describe(table: TypedTable, train: np.ndarray) -> tuple[tuple[InputColumn, .
             left_out.setdefault(reason, []).append(str(name))
             continue
         mark, unit = table.forms.get(str(name), (".", ""))
-        column = _column(str(name), values, values.iloc[train]).model_copy(
+        column = _column(str(name), values, values.iloc[train], classes).model_copy(
             update={"mark": mark, "unit": unit}
         )
         columns.append(column)
+        joined = ", the rare ones as one" if column.other else ""
+        if is_rated(column):
+            notes.append(
+                f"column {column.name!r}: {len(column.levels or ())} levels{joined}: rates of the classes stand for them, "
+                "of a training row those in other rows"
+            )
+            continue
         if column.levels is not None:
-            joined = ", the rare ones as one" if column.other else ""
             notes.append(
                 f"column {column.name!r}: one feature for each of {len(column.levels)} levels{joined}"
             )
@@ -278,14 +288,19 @@ def _emptiness(name: str, values: Any, train: Any) -> str:
     return "it names each row" if whole and ROW_NAMES.fullmatch(name.lower()) else ""
 
 
-def _column(name: str, values: Any, train: Any) -> InputColumn:
+def is_rated(column: InputColumn) -> bool:
+    """Tell whether a column has so many levels that they become rates of the classes."""
+    return column.levels is not None and len(column.levels) > MOST_LEVELS
+
+
+def _column(name: str, values: Any, train: Any, classes: int) -> InputColumn:
     missing = bool(train.isna().any())
     if is_number(values, name):
         return InputColumn(name=name, missing=missing)
     # Levels in the order of how often they occur, then by name.
     counts = predict.as_text(train).value_counts()
     counts = counts.loc[sorted(counts.index, key=lambda level: (-counts[level], level))]
-    frequent = counts[counts >= LEAST_ROWS][:MOST_LEVELS]
+    frequent = counts[counts >= LEAST_ROWS][: max(MOST_LEVELS, MOST_RATES // classes)]
     levels = tuple(sorted(frequent.index))
     return InputColumn(name=name, levels=levels, other=len(levels) < len(counts), missing=missing)
 

@@ -224,3 +224,75 @@ def test_few_rows_are_taken_with_a_warning() -> None:
     data = prepared(pd.DataFrame({"column": range(12)}), [0, 1, 2] * 4)
     assert {split: len(x) for split, x in data.raw.items()} == {"train": 6, "val": 3, "test": 3}
     assert "12 samples: a network can be grown, but so few" in " ".join(data.notes)
+
+
+def shops(rows: int = 24_000, shops: int = 1500) -> tuple[pd.DataFrame, np.ndarray]:
+    """Every second shop sells what is of class 1, nine times of ten; nothing else says anything."""
+    draws = np.random.default_rng(5)
+    shop = draws.integers(0, shops, rows)
+    frame = pd.DataFrame({"shop": [f"shop {k}" for k in shop], "noise": draws.normal(size=rows)})
+    return frame, (shop % 2) ^ (draws.random(rows) < 0.1)
+
+
+def test_very_many_levels_are_rates_of_classes_that_say_nothing_of_a_rows_own_answer() -> None:
+    frame, y = shops()
+    frame.loc[::50, "shop"] = None
+    data = prepared(frame, y)
+    [column, _] = data.inputs.columns
+    assert len(column.levels or ()) > 1400 and np.shape(column.rates) == (
+        len(column.levels or ()) + 2,
+        1,
+    )
+    assert "24000 rows, 2 columns, 2 features" in data.notes[0]
+    assert any(
+        "rates of the classes stand for them, of a training row" in note for note in data.notes
+    )
+    # Numbers come first, then rates: of classes 0 and 1 that of the latter.
+    x = {split: samples[:, 0, 0, 1] for split, samples in splits_of(data).items()}
+    answers = {split: labels == 1 for split, labels in splits_of(data, "y").items()}
+    for split, rates in x.items():
+        right = ((rates > 0) == answers[split]).double().mean()
+        assert 0.8 < right < 0.93, split
+    # Outside of training a network finds the same by the table alone.
+    raw = torch.from_numpy(data.raw["test"])
+    assert torch.equal(InputEncoder(data.inputs)(raw), splits_of(data)["test"])
+    new = codes(pd.DataFrame({"shop": ["nowhere", None], "noise": 0.0}), data.inputs.columns)
+    assert new[0, 0] == len(column.levels or ()) and np.isnan(new[1, 0])
+    assert InputEncoder(data.inputs)(torch.from_numpy(new)).abs()[:, 0, 0, 1].max() < 1
+
+
+def test_rates_know_no_answer_of_validation_or_test_and_of_training_not_a_rows_own() -> None:
+    """The parts are given: another answer would fall into another split."""
+    frame, y = shops(12000, 1100)
+
+    def encoded(y: np.ndarray) -> tuple[OwnData, dict[str, torch.Tensor]]:
+        part = np.repeat([0, 1, 2], [9000, 1500, 1500])
+        data = own_data(replace(of_python(frame, y), part=part), SHARES, 1)
+        return data, splits_of(data)
+
+    data, before = encoded(y)
+    assert np.size(data.inputs.columns[0].rates) > 1000
+    elsewhere = y.copy()
+    elsewhere[9000:] ^= 1
+    other, after = encoded(elsewhere)
+    assert other.inputs == data.inputs
+    assert all(torch.equal(before[split], after[split]) for split in before)
+    # Another answer of one training row changes rates of others, in the units of before, not its own.
+    changed = y.copy()
+    changed[17] ^= 1
+    other, after = encoded(changed)
+
+    def rates(data: OwnData, x: torch.Tensor) -> torch.Tensor:
+        return x[:, 0, 0, 1].double() * data.inputs.std[1] + data.inputs.mean[1]
+
+    difference = (rates(data, before["train"]) - rates(other, after["train"])).abs()
+    assert difference[17] < 1e-6 < difference.max()
+
+
+def test_levels_that_are_kept_have_a_feature_each_as_ever() -> None:
+    frame, y = shops(6000, 900)
+    data = prepared(frame, y)
+    column = data.inputs.columns[0]
+    assert column.rates == () and len(column.codes) == len(column.levels or ()) + column.other
+    raw = torch.from_numpy(data.raw["train"])
+    assert torch.equal(InputEncoder(data.inputs)(raw), splits_of(data)["train"])
