@@ -244,8 +244,8 @@ def describe(
         joined = ", the rare ones as one" if column.other else ""
         if is_rated(column):
             notes.append(
-                f"column {column.name!r}: {len(column.levels or ())} levels{joined}: rates of the classes stand for them, "
-                "of a training row those in other rows"
+                f"column {column.name!r}: {len(column.levels or ())} levels{joined}: rates of the classes stand for "
+                "them, of a training row those in other rows"
             )
             continue
         if column.levels is not None:
