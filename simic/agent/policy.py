@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from simic import params
 from simic.agent.distributions import Choice, head_mask, masked_log_softmax, refuse_faults, sample
+from simic.agent.gru import GatedRows
 from simic.agent.initialization import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, initialize
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
 from simic.errors import SimicError
@@ -29,6 +30,19 @@ PRIVILEGED_UNITS = 16
 
 # Of torch's own cells, whose layer is run step by step too.
 CELL = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+
+
+def linear_of_parts(layer: nn.Linear, parts: Sequence[Tensor]) -> Tensor:
+    """Apply a layer to parts ``[..., ·]`` as if they stood side by side.
+
+    Put together, they would be copied; and a part that is constant would get a gradient where another one needs it.
+    """
+    first, *weights = layer.weight.split([part.shape[-1] for part in parts], dim=1)
+    product = torch.addmm(layer.bias, parts[0].flatten(0, -2), first.t())
+    for part, weight in zip(parts[1:], weights, strict=True):
+        product = product.addmm_(part.flatten(0, -2), weight.t())
+    return product.view(*parts[0].shape[:-1], layer.out_features)
+
 
 # Trunk: encoder and memory.
 
@@ -153,6 +167,9 @@ class Core(nn.Module):
         return sequences.unpad(self._sequence(sequences.pad(x), first_state))
 
     def _sequence(self, x: Tensor, state: RecurrentState) -> Tensor:
+        if self.kind == "gru" and x.device.type == "cpu":
+            weights = map(self.rnn.get_parameter, CELL)
+            return GatedRows.apply(x, state.h, *weights)  # pyright: ignore[reportReturnType]
         # Torch's layers want a leading dimension for stacked layers, of which there is one.
         h = state.h[None].contiguous()
         memory = (h, state.c[None].contiguous()) if self.kind == "lstm" else h
@@ -160,10 +177,14 @@ class Core(nn.Module):
 
 
 class Latent(NamedTuple):
-    """What a trunk makes of observations ``[..., ·]``: the core's output, and z, which is read from it."""
+    """What a trunk makes of observations ``[..., ·]``: the core's output, and z, which is read from it, in parts."""
 
     hidden: Tensor
-    z: Tensor
+    parts: list[Tensor]
+
+    @property
+    def z(self) -> Tensor:
+        return torch.cat(self.parts, dim=-1)
 
 
 class Trunk(nn.Module):
@@ -208,18 +229,18 @@ class Trunk(nn.Module):
         return self._latent(encoded, self.core.unroll(encoded, state, starts), observation)
 
     def _encode(self, observation: Observation) -> Tensor:
-        x = observation.features.to(self.encoder.weight.dtype)
+        parts = [observation.features.to(self.encoder.weight.dtype)]
         if observation.categories.shape[-1]:
             # Row 0 of the embedding is -1, none.
-            x = torch.cat((x, self.category(observation.categories + 1).flatten(-2)), dim=-1)
-        return self.encoder(x).tanh()
+            parts.append(self.category(observation.categories + 1).flatten(-2))
+        return linear_of_parts(self.encoder, parts).tanh()
 
     def _latent(self, encoded: Tensor, hidden: Tensor, observation: Observation) -> Latent:
         # Normalised where it is read and not where it is fed back: the memory itself stays that of torch's cells.
         parts = [hidden] if self.core.kind == "none" else [encoded, self.core_norm(hidden)]
         if self.passed:
             parts.append(observation.features[..., -self.passed :].to(encoded.dtype))
-        return Latent(hidden, torch.cat(parts, dim=-1) if len(parts) > 1 else hidden)
+        return Latent(hidden, parts)
 
 
 # Actor and critic.
@@ -252,7 +273,7 @@ class Readings(NamedTuple):
     """What the actor's heads read, and what the value reads, ``[..., ·]``."""
 
     actor: Latent
-    value: Tensor
+    value: list[Tensor]  # side by side
 
 
 class HeadNetwork(nn.Module):
@@ -265,8 +286,8 @@ class HeadNetwork(nn.Module):
         if described:
             self.query = nn.Linear(units, described)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.hidden(x).tanh())
+    def forward(self, *parts: Tensor) -> Tensor:
+        return self.out(linear_of_parts(self.hidden, parts).tanh())
 
 
 class ActorCritic(nn.Module):
@@ -460,6 +481,7 @@ class ActorCritic(nn.Module):
         state: RecurrentState,
         valid: Tensor,
         starts: Tensor | None,
+        choice: Tensor | None = None,
     ) -> Rescoring:
         """Score recorded rows under the present weights.
 
@@ -469,17 +491,85 @@ class ActorCritic(nn.Module):
             state: The memory before the first step, ``[N, H]``.
             valid: Bool ``[T, N]``; other rows contribute exactly nothing.
             starts: First steps of episodes, bool ``[T, N]``; None: no episode starts inside.
+            choice: Where a head had several legal choices, bool ``[T, N, heads]``: it is computed there alone. None: it
+                is computed everywhere, so that the CPU need not know the rows.
         """
         # Whole rows at once, from the memory that acting began with; then the walk of acting, with recorded indices.
         latents = [
             trunk.unroll(observation, memory, starts) for trunk, memory in self._memories(state)
         ]
         readings = self._readings(latents, observation)
-        choices = self.choose(readings.actor.z, observation.masks, actions=actions, valid=valid)
         values = self.state_value(readings.value)
-        log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
-        entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
+        if choice is None:
+            walk = self.choose(readings.actor.z, observation.masks, actions=actions, valid=valid)
+            log_probs = torch.stack([step.log_prob() for step in walk], dim=-1)
+            entropy = torch.stack([step.normalized_entropy() for step in walk], dim=-1)
+        else:
+            log_probs, entropy = self._score(
+                readings.actor.parts, observation.masks, actions, choice
+            )
         return Rescoring(log_probs, entropy, values, readings.actor.hidden)
+
+    def _score(
+        self, parts: Sequence[Tensor], masks: dict[str, Tensor], actions: Tensor, choice: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Compute ln π and the normalised entropy ``[..., heads]`` of recorded choices.
+
+        Elsewhere than in the rows of ``choice`` both are exactly 0, and so are their gradients.
+
+        Args:
+            parts: z, which the heads read, ``[..., ·]``.
+            masks: By head name, as ``Observation`` says.
+            actions: Recorded indices ``[..., heads]``.
+            choice: Bool ``[..., heads]``.
+        """
+        nothing = parts[0].new_zeros(choice.shape[:-1].numel())
+        log_probs: list[Tensor] = []
+        entropies: list[Tensor] = []
+        for k, is_choice in enumerate(choice.flatten(0, -2).unbind(dim=-1)):
+            rows = is_choice.nonzero().flatten()
+            scores = (nothing, nothing)
+            if len(rows):
+                scored = self._score_rows(k, rows, parts, masks, actions)
+                scores = (scored.log_prob(), scored.normalized_entropy())
+            if 0 < len(rows) < len(nothing):
+                scores = tuple(nothing.index_copy(0, rows, values) for values in scores)
+            log_probs.append(scores[0])
+            entropies.append(scores[1])
+        return (
+            torch.stack(log_probs, dim=-1).view(choice.shape),
+            torch.stack(entropies, dim=-1).view(choice.shape),
+        )
+
+    def _score_rows(
+        self,
+        head: int,
+        rows: Tensor,
+        parts: Sequence[Tensor],
+        masks: dict[str, Tensor],
+        actions: Tensor,
+    ) -> Choice:
+        """Compute the distribution of one head in some rows, by their places among all; the rest as ``_score``."""
+        axes = actions.dim() - 1
+
+        # Where these are all rows, nothing is copied.
+        def pick(x: Tensor) -> Tensor:
+            x = x.flatten(0, axes - 1)
+            return x if len(rows) == len(x) else x.index_select(0, rows)
+
+        name = self.action_spec.heads[head].name
+        legal = {name: pick(masks[name])} if name in masks else {}
+        indices = pick(actions).unbind(dim=-1)
+        chosen = indices[: min(head, 2)]
+        mask = head_mask(self.action_spec, legal, head, chosen)
+        parts = [pick(part) for part in parts]
+        layer = self.heads[head].get_submodule("hidden")
+        assert isinstance(layer, nn.Linear)
+        hidden = linear_of_parts(layer, parts)
+        if chosen:
+            hidden = hidden + self._embedded(chosen, layer.weight)
+        logits = self._logits(head, hidden.tanh(), parts[-1])
+        return Choice(logits, masked_log_softmax(logits, mask), mask, None, indices[head])
 
     def step(
         self, observation: Observation, state: RecurrentState
@@ -493,21 +583,22 @@ class ActorCritic(nn.Module):
         # Detached, the value learns to read the actor's trunk without pulling on it: its errors are large at first, and
         # would shape what the heads read.
         actor = latents[0]
-        parts = [latent.z for latent in latents[1:]]
+        parts = [part for latent in latents[1:] for part in latent.parts]
         if self.critic is None:
-            parts = [actor.z.detach(), observation.features.to(actor.z.dtype)]
+            parts = [part.detach() for part in actor.parts]
+            parts.append(observation.features.to(actor.hidden.dtype))
         if self.observation_spec.privileged:
             privileged = observation.privileged
             # Outside training nothing is known of the task: -1, none.
             if privileged is None:
-                shape = (*actor.z.shape[:-1], self.observation_spec.privileged)
-                privileged = torch.full(shape, -1, device=actor.z.device)
+                shape = (*actor.hidden.shape[:-1], self.observation_spec.privileged)
+                privileged = torch.full(shape, -1, device=actor.hidden.device)
             parts.append(self.privileged(privileged + 1).flatten(-2))
-        return Readings(actor, torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0])
+        return Readings(actor, parts)
 
-    def state_value(self, reading: Tensor) -> Tensor:
+    def state_value(self, reading: Sequence[Tensor]) -> Tensor:
         """Compute V ``[...]`` from what the value reads."""
-        return self.value_head(reading).squeeze(-1)
+        return self.value_head(*reading).squeeze(-1)
 
     def choose(
         self,
@@ -575,7 +666,7 @@ class ActorCritic(nn.Module):
             HeadGroup(*parts) for parts in zip(groups, weight.split(units), hidden, strict=True)
         ]
 
-    def _embedded(self, chosen: list[Tensor], weight: Tensor) -> Tensor:
+    def _embedded(self, chosen: Sequence[Tensor], weight: Tensor) -> Tensor:
         """Compute what e_op, and after the slot e_op + e_slot, add to first layers before their tanh; e_slot is left
         out if the op uses no slot. Layers are linear, so each embedding is multiplied once.
         """

@@ -236,7 +236,8 @@ class PPO:
         scale = [settings.entropy_scale.get(name, 1.0) for name in self.heads]
         self.entropy_scale = policy.like.new_tensor(scale) if settings.entropy_scale else None
 
-        self.reads_are_free = policy.like.device.type == "cpu"
+        # Whether the CPU may ask for values, and which rows had a choice, without waiting.
+        self.reads_are_free = self.rows_are_known = policy.like.device.type == "cpu"
         self.updates = 0  # with at least one step: schedules count what was executed
         self.annealed_from = 0
         self.skipped_steps = 0
@@ -261,7 +262,13 @@ class PPO:
         )
         decided = usage.choice.any(dim=-1)
         assert rollout.advantages is not None
-        rollout = replace(rollout, advantages=normalized(rollout.advantages, decided, self.reduce))
+        rollout = replace(
+            rollout,
+            advantages=normalized(rollout.advantages, decided, self.reduce),
+            # Nothing of these is read below: minibatches need no copy of them.
+            raw_features=rollout.raw_features[..., :0],
+            masks=self._masks(rollout, usage),
+        )
 
         # Schedules.
         learning_rate = self.learning_rate()
@@ -279,7 +286,7 @@ class PPO:
             envs = upload(positions, rollout.valid.device)
             batch = rollout.select(envs)
             batch_usage = usage.select(envs)
-            rescoring = self.rescore(batch)
+            rescoring = self.rescore(batch, batch_usage)
             if probe is None:
                 probe = batch, batch_usage
                 log.once |= health(rescoring, batch.valid, self.reduce)
@@ -325,6 +332,17 @@ class PPO:
         flat = rollout.single_steps()
         return flat, single_step_ids(env_ids, steps), single_step_ids(all_env_ids, steps)
 
+    def _masks(self, rollout: Rollout, usage: HeadUsage) -> dict[str, Tensor]:
+        """Select the masks of heads that had a choice anywhere; all where the CPU cannot ask for free."""
+        if not self.rows_are_known:
+            return rollout.masks
+        chose = usage.choice.flatten(0, 1).any(dim=0).tolist()
+        return {
+            name: rollout.masks[name]
+            for name, is_used in zip(self.heads, chose, strict=True)
+            if is_used and name in rollout.masks
+        }
+
     def _minibatches(
         self, env_ids: Tensor, all_env_ids: Tensor, iteration: int, minibatches: int
     ) -> Iterator[tuple[int, Tensor]]:
@@ -335,12 +353,22 @@ class PPO:
             for batch_ids in all_env_ids[order].tensor_split(minibatches):
                 yield epoch, torch.isin(env_ids, batch_ids).nonzero().flatten()
 
-    def rescore(self, batch: Rollout) -> Rescoring:
-        """Score the recorded decisions under the present weights."""
+    def rescore(self, batch: Rollout, usage: HeadUsage | None = None) -> Rescoring:
+        """Score the recorded decisions under the present weights.
+
+        Args:
+            batch: Rows of a rollout.
+            usage: Where its heads had a choice; None: every head is computed everywhere.
+        """
         # Without a start inside, rows go through the core as they are, uncut: that is faster.
         starts = batch.starts if batch.starts_inside else None
         return self.policy.rescore(
-            batch.observation(), batch.actions, batch.state, batch.valid, starts
+            batch.observation(),
+            batch.actions,
+            batch.state,
+            batch.valid,
+            starts,
+            usage.choice if usage and self.rows_are_known else None,
         )
 
     def _backward(self, loss: Tensor) -> Tensor:
@@ -376,7 +404,7 @@ class PPO:
         """Estimate KL(acting ‖ present) of whole actions on a minibatch, in nats."""
         # Limited as in the loss: one action with an infinite ratio would hide all others.
         log_ratio = torch.where(
-            usage.relevant, self.rescore(batch).log_probs - batch.log_probs, 0.0
+            usage.relevant, self.rescore(batch, usage).log_probs - batch.log_probs, 0.0
         )
         kl = k3(log_ratio.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)).sum()
         total = self.reduce(torch.stack((kl, batch.valid.sum().to(kl.dtype))), "sum")

@@ -51,7 +51,7 @@ def head_probabilities(
             continue
         head = policy.heads[k]
         read = inputs[min(k, 2)]
-        logits = head(read).tolist()
+        [logits] = head(read[None]).tolist()
         if k == 2:
             query = head.query(head.hidden(read).tanh()).item()
             logits = [

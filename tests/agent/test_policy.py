@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simic.agent.policy import ActorCritic, Core, RecurrentState
+from simic.agent.gru import GatedRows
+from simic.agent.policy import CELL, ActorCritic, Core, RecurrentState
 from simic.agent.spec import ActionSpec, Observation
 
 from .worlds import (
@@ -191,3 +192,18 @@ def test_the_kind_of_a_task_changes_values_and_no_action_nor_its_gradient(critic
         )
     [gradient] = torch.autograd.grad(outputs.values.sum(), weight)
     assert (gradient.abs().sum(1) > 0).all()
+
+
+def test_the_gated_unit_over_rows_is_that_of_torch() -> None:
+    """Outputs and all gradients, that of the first memory included."""
+    torch.manual_seed(1)
+    layer = torch.nn.GRU(3, 4, dtype=torch.float64)
+    x = torch.randn(6, 5, 3, dtype=torch.float64, requires_grad=True)
+    state = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    weights = [layer.get_parameter(name) for name in CELL]
+    inputs = (x, state, *weights)
+    pull = torch.randn(6, 5, 4, dtype=torch.float64)
+    outputs = (layer(x, state[None])[0], GatedRows.apply(x, state, *weights))
+    torch.testing.assert_close(*outputs)
+    gradients = [torch.autograd.grad((output * pull).sum(), inputs) for output in outputs]
+    torch.testing.assert_close(*gradients)

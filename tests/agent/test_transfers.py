@@ -8,6 +8,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic.agent import ppo as ppo_module
+from simic.agent.losses import head_usage
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.normalization import Normalizers
 from simic.agent.ppo import PPO, gae
@@ -92,6 +93,7 @@ def rollout_of(ppo: PPO, iteration: int = 0):
 def test_an_update_reads_the_device_once(sent) -> None:
     """Not once per tensor, per head or per environment: statistics are stacked and fetched together."""
     ppo = make_ppo(reads_are_free=False, target_kl=1e-3, entropy_scale={"op": 2.0})
+    ppo.rows_are_known = False
     first = rollout_of(ppo)
     ppo.update(first, 0)  # fetches the env ids, once in a run
     rollout = replace(rollout_of(ppo, 1), env_ids=first.env_ids)
@@ -169,3 +171,22 @@ def test_acting_costs_as_many_operations_for_many_environments_as_for_few() -> N
         counts.append(operations.count)
         reads.append(counted_reads.reads)
     assert (counts[0], reads[0]) == (counts[1], reads[1])
+
+
+def test_heads_scored_where_they_had_a_choice_are_those_scored_everywhere() -> None:
+    """The CPU knows the rows; elsewhere the whole walk is computed."""
+    rows_alone, everywhere = (make_ppo(reads_are_free=True) for _ in range(2))
+    everywhere.rows_are_known = False
+    rollout = rollout_of(rows_alone)
+    usage = head_usage(rows_alone.policy, rollout, 1)
+    assert 0 < usage.choice[..., 1].sum() < usage.choice[..., 1].numel()
+    actual = rows_alone.rescore(rollout, usage)
+    expected = everywhere.rescore(rollout, usage)
+    for name in ("log_probs", "entropy", "values"):
+        torch.testing.assert_close(getattr(actual, name), getattr(expected, name))
+    metrics = [numbers(asdict(ppo.update(rollout, 0))) for ppo in (rows_alone, everywhere)]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-3, abs=1e-5, nan_ok=True)
+    for actual, expected in zip(
+        rows_alone.policy.parameters(), everywhere.policy.parameters(), strict=True
+    ):
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
