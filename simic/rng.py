@@ -10,6 +10,7 @@ import math
 from enum import IntEnum
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -101,11 +102,21 @@ def _shifted_mix(x: Counter) -> Counter:
 
 def bits(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
     """Draw independent 64-bit integers ``[*stream.shape, *shape]`` of each stream."""
-    # From 1: the output 0 would be the mix of the key itself.
-    index = torch.arange(math.prod(shape), device=stream.device) + 1
-    # SplitMix64: the n-th output is the mix of key + n · golden gamma.
-    values = _mix(stream.reshape(-1, 1) + index * _signed(_GOLDEN_GAMMA))
+    # SplitMix64: the n-th output is the mix of key + n · golden gamma; the output 0 would be the mix of the key.
+    index = torch.arange(1, math.prod(shape) + 1, device=stream.device)
+    states = stream.reshape(-1, 1) + index * _signed(_GOLDEN_GAMMA)
+    values = _mix_in_place(states) if stream.device.type == "cpu" else _mix(states)
     return values.reshape((*stream.shape, *shape))
+
+
+def _mix_in_place(states: Tensor) -> Tensor:
+    """Mix as ``_mix`` does, by NumPy: it has unsigned integers, and takes half of the time."""
+    x = states.numpy().view(np.uint64)
+    for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
+        x ^= x >> np.uint64(shift)
+        x *= np.uint64(factor)
+    x ^= x >> np.uint64(31)
+    return states
 
 
 def uniform(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
@@ -122,5 +133,12 @@ def normal(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
 
 def permutation(stream: Tensor, n: int) -> Tensor:
     """Draw a uniform permutation of ``range(n)`` for each stream, ``[*stream.shape, n]``."""
-    # Stable, so that equal words, however seldom, are ordered alike on every device.
-    return torch.argsort(bits(stream, (n,)), dim=-1, stable=True)
+    # Each number in the low bits of a random word: sorted words are then in the same order on every device, and to sort
+    # values takes a third of the time that an argsort does.
+    low = (1 << (n - 1).bit_length()) - 1 if n else 0
+    words = (bits(stream, (n,)) & ~low) | torch.arange(n, device=stream.device)
+    if words.device.type == "cpu":
+        words.numpy().sort(axis=-1)
+    else:
+        words = words.sort(dim=-1).values
+    return words & low

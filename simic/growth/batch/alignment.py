@@ -67,21 +67,20 @@ class Alignments:
         return self._table[tasks]
 
     def _compute(self, tasks: Tensor) -> None:
-        # Two halves of the rows: what they share is not chance.
         x, y = self.data.of_tasks(tasks, slice(ROWS))
-        halves = [
-            (channels_last(rows), labels)
-            for rows, labels in zip(x.chunk(2, 1), y.chunk(2, 1), strict=True)
-        ]
-        by_kind = [self._aligned(kind, tasks, halves) for kind in range(len(self._kinds))]
+        x = channels_last(x)
+        by_kind = [self._aligned(kind, tasks, x, y) for kind in range(len(self._kinds))]
         values = torch.stack(by_kind, dim=1)
         # Only how blueprints compare within a task is read, so the largest is 1.
         largest = values.abs().amax(dim=1, keepdim=True)
         self._table[tasks] = values / largest.clamp(min=torch.finfo(values.dtype).tiny)
         self._is_computed[tasks] = True
 
-    def _aligned(self, kind: int, tasks: Tensor, halves: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Multiply both halves' gradients ``[R]``; only those of parameters that start at 0 count."""
+    def _aligned(self, kind: int, tasks: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Multiply the gradients of two halves of the rows, ``[R]``: what they share is not chance.
+
+        Only those of parameters that start at 0 count.
+        """
         # The untrained blueprint in each task, with the same weights, and what it fits to the data.
         template, closing = self._kinds[kind]
         key = rng.key(0, Purpose.ALIGNMENT, kind, device=tasks.device)
@@ -89,23 +88,50 @@ class Alignments:
         if template.fits:
             rows = template.with_fit(rows, self._fits.of(template, self.data, tasks))
         weights = template.layout.unpack(rows)
-        for name, weight in zip(template.names, weights, strict=True):
-            weight.requires_grad_(name in closing)
-        leaves = [weight for weight in weights if weight.requires_grad]
 
         # GradMax: the gradient that the parameters at 0 would get, of each half.
-        gradients = []
-        for half, labels in halves:
-            agreement = _agreement(template.run(weights, half), labels, self.data.classes)
-            gradients.append(torch.autograd.grad(agreement, leaves))
+        halves = list(zip(x.chunk(2, 1), y.chunk(2, 1), strict=True))
+        if template.row_seed is not None:
+            gradients = [self._product(template, weights, *half) for half in halves]
+        else:
+            leaves = [
+                weight.requires_grad_()
+                for name, weight in zip(template.names, weights, strict=True)
+                if name in closing
+            ]
+            gradients = [self._gradient(template, weights, leaves, *half) for half in halves]
         products = [(a * b).flatten(1).sum(1) for a, b in zip(*gradients, strict=True)]
         return torch.stack(products).sum(0)
 
+    def _product(
+        self, template: Template, weights: list[Tensor], x: Tensor, labels: Tensor
+    ) -> list[Tensor]:
+        """Compute the gradient of B of a seed φ · B: the product of features and errors."""
+        seed = template.row_seed
+        assert seed is not None
+        error = _error(
+            labels, template.layout.shapes[template.names.index("out")][1], self.data.classes
+        )
+        features = template.features(weights, x.flatten(2))
+        return [torch.bmm(features.mT, error) * (seed.gain / labels.shape[1])]
 
-def _agreement(out: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Average the product of a seed's output ``[R, n, width]`` and the labels, one class for each hidden unit."""
+    def _gradient(
+        self,
+        template: Template,
+        weights: list[Tensor],
+        leaves: list[Tensor],
+        x: Tensor,
+        labels: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Differentiate the agreement of a seed's output and the errors by the leaves."""
+        out = template.run(weights, x)
+        error = _error(labels, out.shape[-1], self.data.classes)
+        agreement = (out[..., : error.shape[-1]] * error).sum() / labels.shape[1]
+        return torch.autograd.grad(agreement, leaves)
+
+
+def _error(labels: Tensor, width: int, classes: int) -> Tensor:
+    """Make the errors ``[R, n, min(width, classes)]`` of a seed's output: one class of ``labels`` for each unit."""
     # As if the labels were the error; centred, since a constant is what a bias learns.
-    width = out.shape[-1]
-    error = F.one_hot(labels % width, min(width, classes)).to(out.dtype)
-    centred = error - error.mean(1, keepdim=True)
-    return (out[..., : error.shape[-1]] * centred).sum() / labels.shape[1]
+    error = F.one_hot(labels % width, min(width, classes)).to(torch.float32)
+    return error - error.mean(1, keepdim=True)

@@ -5,6 +5,7 @@ block is one contiguous tensor ``[G, *shape]``, so that a product of all its mod
 has its own step count, clip and switch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
@@ -22,34 +23,33 @@ ADAM_BETAS = (0.9, 0.99)  # hosts train for a hundred steps: 0.999 would remembe
 ADAM_EPS = 1e-8
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
 
-LANES = 16  # of the widest vector registers: fused kernels round what fills them otherwise than what is left over
-
 MOMENTS: dict[str, tuple[str, ...]] = {"sgd": ("momentum",), "adamw": ("mean", "variance")}
 
 
 @dataclass(frozen=True)
 class Rows:
     """Where parameters live between epochs, a row for each host: ``param [E, n]``, ``step [E]`` float64 (whole numbers:
-    updates done) and moments of the shape of ``param``, by name.
+    updates done) and moments of those that train, by name.
     """
 
     tensors: dict[str, Tensor]
 
     @classmethod
-    def zeros(cls, envs: int, params: int, moments: tuple[str, ...], device: torch.device) -> Self:
+    def zeros(
+        cls, envs: int, columns: RowLayout, moments: tuple[str, ...], device: torch.device
+    ) -> Self:
         """Allocate rows that nothing stands in yet.
 
         Args:
             envs: How many hosts, E.
-            params: Parameters of each row, n.
+            columns: Of each row.
             moments: Names of the optimizer's moments.
             device: Where they are.
         """
         step = torch.zeros(envs, dtype=torch.float64, device=device)
-        param = torch.zeros(envs, params, device=device)
-        return cls(
-            {"param": param, "step": step} | {name: torch.zeros_like(param) for name in moments}
-        )
+        param = torch.zeros(envs, columns.width, device=device)
+        widths = {name: torch.zeros(envs, columns.params, device=device) for name in moments}
+        return cls({"param": param, "step": step} | widths)
 
     @property
     def param(self) -> Tensor:
@@ -65,16 +65,16 @@ class Rows:
 
     def copy_where(self, hosts: Tensor, source: Self) -> None:
         """Take the rows of ``source`` where ``hosts [E]`` bool."""
-        # On another device, asking which rows are meant would make this one wait.
-        on_host = hosts.device.type == "cpu"
-        rows = hosts.nonzero().flatten() if on_host else hosts
         for name, tensor in self.tensors.items():
             values = source.tensors[name]
-            if on_host:
-                tensor[rows] = values[rows]
-            else:
+            # On another device, asking which rows are meant would make this one wait.
+            if hosts.device.type != "cpu":
                 chosen = hosts.view(-1, *[1] * (tensor.dim() - 1))
                 tensor.copy_(torch.where(chosen, values, tensor))
+            elif hosts.all():
+                tensor.copy_(values)
+            elif len(rows := hosts.nonzero().flatten()):
+                tensor.index_copy_(0, rows, values.index_select(0, rows))
 
 
 @dataclass(frozen=True)
@@ -91,46 +91,111 @@ class Block:
 
     def gathered(self) -> list[Tensor]:
         """Copy its parameters, ``[G, *shape]``."""
-        return self.columns.unpack(self.store.param[self.hosts])
+        return self.columns.unpack(self.store.param.index_select(0, self.hosts))
 
 
 @dataclass(frozen=True)
 class RowRange:
-    """Neighbouring rows of a block that step together: views ``[rows, *shape]`` of the tensors that train."""
+    """Neighbouring rows of a block that step together: views of the tensors that train."""
 
-    rows: slice
     params: list[Tensor]
+    grads: list[Tensor]
     moments: list[list[Tensor]]  # of each tensor, in the order of MOMENTS
     step: Tensor  # float64, updates done: [rows], or [1] where all have trained equally long
     moving: Tensor | None  # bool [rows]; None: all
     weight_decay: float
 
 
-@dataclass(frozen=True)
 class BlockTensors:
-    """What an epoch has of a block: its parameters and moments, gathered; ``steps`` is a view of the arena's."""
+    """What an epoch has of a block, gathered: what trains lies in one buffer, tensor after tensor of all modules.
 
-    block: Block
-    params: list[Tensor]  # [G, *shape] each
-    moments: dict[str, list[Tensor]]
-    steps: Tensor  # [G]
-    ranges: list[RowRange]
+    Args:
+        block: Its rows and where they live.
+        steps: Of its modules ``[G]``, a view of the arena's.
+        moving: Which of them train, bool ``[G]``.
+        optimizer: Kind of its moments.
+        by_step: Rows of one range have equal steps.
+    """
 
-    @property
-    def trained_params(self) -> list[Tensor]:
-        return _trained(self.params, self.block)
+    def __init__(
+        self, block: Block, steps: Tensor, moving: Tensor, optimizer: str, by_step: bool
+    ) -> None:
+        self.block = block
+        self.steps = steps
+        columns = block.columns
+        store = block.store.tensors
+        # Gathered into tensors of their own, so that an epoch that fails has changed nothing.
+        shapes = columns.trained_shapes
+        sources = {
+            "param": columns.trained_parts(store["param"]),
+            **{name: store[name].split(columns.trained_sizes, 1) for name in MOMENTS[optimizer]},
+        }
+        self._sources = sources
+        buffers = [
+            store["param"].new_zeros(len(steps) * columns.params)
+            for _ in range(2 + len(MOMENTS[optimizer]))
+        ]
+        self.trained, self.grads, *self.moments = (
+            _views(buffer, len(steps), shapes) for buffer in buffers
+        )
+        for parts, views in zip(sources.values(), (self.trained, *self.moments), strict=True):
+            for part, view in zip(parts, views, strict=True):
+                torch.index_select(part, 0, block.hosts, out=view.flatten(1))
+        self.ranges = self._ranges(moving, buffers, by_step)
+
+        # All tensors of the modules, in order: what was fitted to data once is not in the buffers.
+        views = iter(self.trained)
+        self.params = [
+            next(views) if trains else part.index_select(0, block.hosts).view(len(steps), *shape)
+            for part, shape, trains in zip(
+                store["param"].split(columns.sizes, 1), columns.shapes, columns.trained, strict=True
+            )
+        ]
+
+    def _ranges(self, moving: Tensor, buffers: list[Tensor], by_step: bool) -> list[RowRange]:
+        """Cut the block into a range for each run of rows of equal step that move; without ``by_step`` it is one."""
+        decay = self.block.weight_decay
+        moments = [list(views) for views in zip(*self.moments, strict=True)]
+        # One range, in which rows that are frozen are put back after the step.
+        if not by_step:
+            moves = moving if self.block.frozen.any() else None
+            return [RowRange(self.trained, self.grads, moments, self.steps, moves, decay)]
+        # A range ends where the step count changes: torch's fused kernel takes one count for all of a tensor.
+        changes = (self.steps[1:] != self.steps[:-1]) | (moving[1:] != moving[:-1])
+        bounds = [0, *(changes.nonzero().flatten() + 1).tolist(), len(self.steps)]
+        # All together: then the buffers are tensors.
+        if len(bounds) == 2 and moving[0]:
+            param, grad, *others = buffers
+            return [RowRange([param], [grad], [others], self.steps[:1], None, decay)]
+        return [
+            RowRange(
+                params=[tensor[first:last] for tensor in self.trained],
+                grads=[tensor[first:last] for tensor in self.grads],
+                moments=[[tensor[first:last] for tensor in of_tensor] for of_tensor in moments],
+                step=self.steps[first : first + 1],
+                moving=None,
+                weight_decay=decay,
+            )
+            for first, last in pairwise(bounds)
+            if moving[first]
+        ]
+
+    def norms(self) -> Tensor:
+        """Compute the norm of each module over all its gradients, ``[G]``."""
+        norms = [torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in self.grads]
+        return torch.linalg.vector_norm(torch.stack(norms, 1), dim=1)
 
     def scatter(self) -> None:
         """Write parameters, moments and steps back to where they live."""
-        store = self.block.store.tensors
-        store["step"][self.block.hosts] = self.steps
-        for name, tensors in {"param": self.params, **self.moments}.items():
-            rows = [tensor.detach().flatten(1) for tensor in tensors]
-            store[name][self.block.hosts] = torch.cat(rows, 1)
+        hosts = self.block.hosts
+        self.block.store.tensors["step"].index_copy_(0, hosts, self.steps)
+        for parts, views in zip(self._sources.values(), (self.trained, *self.moments), strict=True):
+            for part, view in zip(parts, views, strict=True):
+                part.index_copy_(0, hosts, view.detach().flatten(1))
 
 
 class Arena:
-    """Owns the parameters of one epoch, and the moments of those that train.
+    """Owns the parameters of one epoch, and gradients and moments of those that train.
 
     Args:
         blocks: What trains.
@@ -155,49 +220,30 @@ class Arena:
         self._rows = [len(block.hosts) for block in blocks]
         self._steps = torch.cat([block.store.tensors["step"][block.hosts] for block in blocks])
         self._moving = upload(~np.concatenate([block.frozen for block in blocks]), device)
-
-        self.blocks: list[BlockTensors] = []
-        for block, steps, moving in zip(
-            blocks, self._steps.split(self._rows), self._moving.split(self._rows), strict=True
-        ):
-            # Gathered into tensors of their own, so that an epoch that fails has changed nothing.
-            params = block.gathered()
-            moments = {
-                name: block.columns.unpack(block.store.tensors[name][block.hosts])
-                for name in MOMENTS[optimizer.name]
-            }
-            ranges = _ranges(block, params, moments, steps, moving, self._by_step)
-            self.blocks.append(BlockTensors(block, params, moments, steps, ranges))
-
-    def leaves(self) -> list[list[Tensor]]:
-        """List the tensors that train, by block; their gradients are recorded from here on."""
-        return [
-            [tensor.requires_grad_() for tensor in tensors.trained_params]
-            for tensors in self.blocks
+        self.blocks = [
+            BlockTensors(block, steps, moving, optimizer.name, self._by_step)
+            for block, steps, moving in zip(
+                blocks, self._steps.split(self._rows), self._moving.split(self._rows), strict=True
+            )
         ]
 
-    def update(self, grads: list[list[Tensor]]) -> list[Tensor]:
-        """Clip each module apart, and step.
-
-        Args:
-            grads: By block and tensor, ``[G, *shape]``.
+    def update(self) -> list[Tensor]:
+        """Clip the gradients of each module apart, and step.
 
         Returns:
             The norms before clipping of each block, ``[G]``.
         """
-        norms = [_norms(block_grads) for block_grads in grads]
+        norms = [tensors.norms() for tensors in self.blocks]
         # A gradient of a larger norm is brought to it; NaN stays NaN, in its own row.
         scales = (self.optimizer.max_grad_norm / (torch.cat(norms) + CLIP_EPS)).clamp(max=1.0)
-        if not self._by_step or (scales < 1).any() or not scales.isfinite().all():
-            grads = [
-                [grad * scale.view(-1, *[1] * (grad.dim() - 1)) for grad in block_grads]
-                for block_grads, scale in zip(grads, scales.split(self._rows), strict=True)
-            ]
+        if not self._by_step or not (scales >= 1).all():
+            for tensors, scale in zip(self.blocks, scales.split(self._rows), strict=True):
+                for grad in tensors.grads:
+                    grad *= scale.view(-1, *[1] * (grad.dim() - 1))
         # A frozen row has made no update: its bias corrections stand still.
         self._steps += self._moving
         apply(
-            [tensors.ranges for tensors in self.blocks],
-            grads,
+            [part for tensors in self.blocks for part in tensors.ranges],
             self._rate,
             self.optimizer,
             self._by_step,
@@ -210,99 +256,41 @@ class Arena:
             tensors.scatter()
 
 
-def _ranges(
-    block: Block,
-    params: list[Tensor],
-    moments: dict[str, list[Tensor]],
-    steps: Tensor,
-    moving: Tensor,
-    by_step: bool,
-) -> list[RowRange]:
-    """Cut a block into a range for each run of rows of equal step that move; without ``by_step`` it is one range."""
-    # What trains; the rest was fitted to data once.
-    trained_params = [tensor.detach() for tensor in _trained(params, block)]
-    by_name = [_trained(tensors, block) for tensors in moments.values()]
-    trained_moments = [list(of_tensor) for of_tensor in zip(*by_name, strict=True)]
-    # One range, in which rows that are frozen are put back after the step.
-    if not by_step:
-        moves = moving if block.frozen.any() else None
-        return [
-            RowRange(slice(None), trained_params, trained_moments, steps, moves, block.weight_decay)
-        ]
-    # A range ends where the step count changes: torch's fused kernel takes one count for all of a tensor.
-    other_steps = steps[1:] != steps[:-1]
-    other_moving = moving[1:] != moving[:-1]
-    changes = (other_steps | other_moving).nonzero().flatten() + 1
-    return [
-        RowRange(
-            rows=slice(first, last),
-            params=[tensor[first:last] for tensor in trained_params],
-            moments=[[tensor[first:last] for tensor in of_tensor] for of_tensor in trained_moments],
-            step=steps[first : first + 1],
-            moving=None,
-            weight_decay=block.weight_decay,
-        )
-        for first, last in pairwise([0, *changes.tolist(), len(steps)])
-        if moving[first]
-    ]
-
-
-def _trained(tensors: list[Tensor], block: Block) -> list[Tensor]:
-    return [tensor for tensor, trains in zip(tensors, block.columns.trained, strict=True) if trains]
-
-
-def _norms(grads: list[Tensor]) -> Tensor:
-    """Compute the norm of each module over all its gradients, ``[G]``."""
-    norms = [torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads]
-    return torch.linalg.vector_norm(torch.stack(norms, 1), dim=1)
+def _views(buffer: Tensor, rows: int, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """View a buffer as one contiguous tensor ``[G, *shape]`` after the other."""
+    parts = buffer.split([rows * shape.numel() for shape in shapes])
+    return [part.view(rows, *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 # --- SGD with momentum and AdamW over many networks at once ----------------------------------------------------------
 
 
 @torch.no_grad()
-def apply(
-    ranges: list[list[RowRange]],
-    grads: list[list[Tensor]],
-    rate: Tensor,
-    optimizer: HostOptimizer,
-    by_step: bool,
-) -> None:
-    """Step the ranges of all blocks, in place.
-
-    All is elementwise, so a row never sees another. Rows of equal step go through torch's fused AdamW where that rounds
-    a row the same beside any others. The tests hold both ways to torch.optim, row by row.
+def apply(ranges: list[RowRange], rate: Tensor, optimizer: HostOptimizer, by_step: bool) -> None:
+    """Step all ranges, in place; the tests hold both ways to torch.optim, row by row.
 
     Args:
-        ranges: By block.
-        grads: By block and tensor, of whole blocks.
+        ranges: Of all blocks.
         rate: The learning rate, ``[1]``.
         optimizer: Its kind and settings.
         by_step: Rows of a range have equal steps.
     """
-    # Tensors whose rows do not fill vector registers go one by one: fused, a row's last bits would depend on its place.
-    fused = by_step and optimizer.name == "adamw"
-    # By decay: parameters, gradients, means, variances and steps of one fused call.
+    if not by_step or optimizer.name != "adamw":
+        for part in ranges:
+            for param, grad, moments in zip(part.params, part.grads, part.moments, strict=True):
+                _step(part, param, grad, moments, rate, optimizer)
+        return
+    # One fused call for each decay, as it is one number for all tensors of a call.
     calls: dict[float, list[list[Tensor]]] = {}
-    for block_ranges, block_grads in zip(ranges, grads, strict=True):
-        for part in block_ranges:
-            step = part.step[0].float() if fused else part.step
-            for param, block_grad, moments in zip(
-                part.params, block_grads, part.moments, strict=True
-            ):
-                grad = block_grad[part.rows]
-                if not fused or param[0].numel() % LANES:
-                    _step(part, param, grad, moments, rate, optimizer)
-                    continue
-                call = calls.setdefault(part.weight_decay, [[], [], [], [], []])
-                for tensors, tensor in zip(
-                    call, (param, grad.contiguous(), *moments, step), strict=True
-                ):
-                    tensors.append(tensor)
-    # One call for each decay, as it is one number for all tensors of a call.
-    for decay, (params, param_grads, means, variances, steps) in calls.items():
+    for part in ranges:
+        call = calls.setdefault(part.weight_decay, [[], [], [], [], []])
+        step = part.step[0].float()
+        for param, grad, moments in zip(part.params, part.grads, part.moments, strict=True):
+            for tensors, tensor in zip(call, (param, grad, *moments, step), strict=True):
+                tensors.append(tensor)
+    for decay, (params, grads, means, variances, steps) in calls.items():
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
-            params, param_grads, means, variances, [], steps, lr=float(rate), beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
+            params, grads, means, variances, [], steps, lr=float(rate), beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
             weight_decay=decay, eps=ADAM_EPS, amsgrad=False, maximize=False,
         )  # fmt: skip
 

@@ -129,7 +129,7 @@ def training_plan(state: SlotState, alpha: Tensor, isolated: Set[Stage]) -> Plan
     learning = state.learning
     hosts = np.arange(envs)
     groups = tuple(
-        _group(state, slot, hosts, learning[:, slot], alpha, isolated) for slot in range(slots)
+        group_seeds(state, slot, hosts, learning[:, slot], alpha, isolated) for slot in range(slots)
     )
     return Plan((None,) * (slots + 1), (None,) * slots, groups)
 
@@ -160,14 +160,14 @@ def evaluation_plan(state: SlotState, off: Flags, alpha: Tensor) -> tuple[Plan, 
         )
         parents.append(upload(codes // 2, alpha.device) if len(codes) > len(owner) else None)
         owner = owner[codes // 2]
-        groups.append(_group(state, slot, owner, codes % 2 == 1, alpha, frozenset()))
+        groups.append(group_seeds(state, slot, owner, codes % 2 == 1, alpha, frozenset()))
         hosts.append(upload(owner, alpha.device) if len(owner) > envs else None)
     return Plan(tuple(hosts), tuple(parents), tuple(groups)), upload(stream_of, alpha.device).view(
         configurations, envs
     )
 
 
-def _group(
+def group_seeds(
     state: SlotState, slot: int, owner: Integers, runs: Flags, alpha: Tensor, isolated: Set[Stage]
 ) -> SlotGroups | None:
     """Group the seeds of the streams in ``runs`` at a slot; stable order, so equal structure means equal groups."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from simic import rng
 from simic.data.batches import Dataset
+from simic.growth.batch import fused
 from simic.growth.batch.alignment import Alignments
 from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows
 from simic.growth.batch.forward import (
@@ -21,6 +22,7 @@ from simic.growth.batch.forward import (
     run_streams,
     seed_name,
 )
+from simic.growth.batch.fused import EpochResult
 from simic.growth.batch.groups import (
     Flags,
     Integers,
@@ -28,6 +30,7 @@ from simic.growth.batch.groups import (
     SlotState,
     alike,
     evaluation_plan,
+    group_seeds,
     training_plan,
 )
 from simic.growth.batch.statistics import SeedNorms, TrainStats, score, train_statistics
@@ -41,7 +44,7 @@ from simic.rng import Purpose
 from simic.transfer import CPU, upload
 
 # Of hosts for tables, a part at a time: their features stay in cache too.
-ALIKE_HOSTS = 128
+ALIKE_HOSTS = 256
 # Samples (of sequences: tokens) of a pass, so that features stay in cache.
 EVALUATION_POSITIONS = 192
 # Last counter of the initialisation keys.
@@ -228,42 +231,72 @@ class Population:
         plan = training_plan(state, alpha[rows], self.host.isolated)
         blocks = self._blocks(plan, rows)
         arena = Arena(blocks, self.learning_rate, self.optimizer, self.device)
-        leaves = arena.leaves()
-        weights = self._weights(blocks, [tensors.params for tensors in arena.blocks])
         lacking = self._lacking(data, rows)
+        run = self._train_fused if self._is_fusible(plan) else self._train_plainly
+        result = run(arena, plan, data, order.index_select(0, rows), lacking)
+        arena.scatter()
 
-        # One step a batch.
+        # Statistics of the epoch.
+        seeds = [
+            SeedNorms(int(block.name.split(".")[1]), block.places, norm, block.columns.params)
+            for block, norm in zip(blocks, result.norms, strict=True)
+            if block.name.startswith("seed.")
+        ]
+        return train_statistics(
+            result.losses,
+            result.accuracies,
+            result.norms[0],
+            self.host.params,
+            seeds,
+            self.host.slots,
+            self.optimizer.max_grad_norm,
+        )
+
+    def _is_fusible(self, plan: Plan) -> bool:
+        return (
+            self.host.config.family == "tables"
+            and self.backend == "auto"
+            and fused.is_fusible(self.templates, plan.slots[0])
+        )
+
+    def _train_fused(
+        self, arena: Arena, plan: Plan, data: Dataset, order: Tensor, lacking: Tensor | None
+    ) -> EpochResult:
+        """Train hosts for tables, with all samples of the epoch gathered at once."""
+        order = order.transpose(0, 1)
+        x = data.x.flatten(1).index_select(0, order.flatten()).view(*order.shape, -1)
+        y = data.y.index_select(0, order.flatten()).view(order.shape)
+        weights = [tensors.params for tensors in arena.blocks[1:]]
+        seeds = fused.seeds_of(self.templates, plan.slots[0], weights)
+        return fused.train(arena, seeds, x, y, lacking)
+
+    def _train_plainly(
+        self, arena: Arena, plan: Plan, data: Dataset, order: Tensor, lacking: Tensor | None
+    ) -> EpochResult:
+        """Train hosts of any family, one step a batch."""
+        leaves = [
+            [tensor.requires_grad_() for tensor in tensors.trained] for tensors in arena.blocks
+        ]
+        weights = self._weights(
+            [tensors.block for tensors in arena.blocks],
+            [tensors.params for tensors in arena.blocks],
+        )
         losses: list[Tensor] = []
         corrects: list[Tensor] = []
         norms: list[list[Tensor]] = []
-        for batch in order[rows].unbind(1):
+        for batch in order.unbind(1):
             x = data.x.index_select(0, batch.flatten()).unflatten(0, batch.shape)
             y = data.y.index_select(0, batch.flatten()).unflatten(0, batch.shape)
             logits = run_streams(self.backend, self.templates, weights, plan, channels_last(x))
             loss, correct = score(logits, y, lacking)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
-            norms.append(arena.update(_gradients(loss.sum(), leaves)))
+            _write_gradients(loss.sum(), leaves, [tensors.grads for tensors in arena.blocks])
+            norms.append(arena.update())
             losses.append(loss.detach())
             corrects.append(correct.float().mean(1))
-        arena.scatter()
-
-        # Statistics of the epoch.
-        per_block = [torch.stack(block) for block in zip(*norms, strict=True)]
-        seeds = [
-            SeedNorms(int(block.name.split(".")[1]), block.places, norm, block.columns.params)
-            for block, norm in zip(blocks, per_block, strict=True)
-            if block.name.startswith("seed.")
-        ]
-        return train_statistics(
-            torch.stack(losses),
-            torch.stack(corrects),
-            per_block[0],
-            self.host.params,
-            seeds,
-            self.host.slots,
-            self.optimizer.max_grad_norm,
-        )
+        by_block = [torch.stack(block) for block in zip(*norms, strict=True)]
+        return EpochResult(torch.stack(losses), torch.stack(corrects), by_block)
 
     def _in_groups(
         self, state: SlotState, work: Callable[[Integers], T]
@@ -351,6 +384,10 @@ class Population:
     ) -> tuple[Tensor, Tensor]:
         """Compute correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
         rows = upload(hosts, self.device)
+        if self.host.config.family == "tables" and self.backend == "auto":
+            answers = self._evaluate_fused(rows, state, alpha[rows], data, off)
+            if answers is not None:
+                return answers
         plan, stream_of = evaluation_plan(state, off, alpha[rows])
         blocks = self._blocks(plan, rows)
         weights = self._weights(blocks, [block.gathered() for block in blocks])
@@ -370,6 +407,28 @@ class Population:
             losses.append(loss)
             corrects.append(correct)
         return torch.cat(corrects, 1)[stream_of], torch.cat(losses, 1).mean(1)[stream_of]
+
+    def _evaluate_fused(
+        self, rows: Tensor, state: SlotState, alpha: Tensor, data: Dataset, off: Flags
+    ) -> tuple[Tensor, Tensor] | None:
+        """Evaluate hosts for tables as ``_evaluate`` does; None where their seeds are not of that kind."""
+        on = (state.acting & ~off)[..., 0]
+        groups = group_seeds(state, 0, np.arange(len(rows)), on.any(0), alpha, frozenset())
+        plan = Plan((None, None), (None,), (groups,))
+        if not fused.is_fusible(self.templates, groups):
+            return None
+        host, *seeds = [block.gathered() for block in self._blocks(plan, rows)]
+        tasks = self.tasks[rows]
+        x = data.x.view(data.tasks, len(data), -1).index_select(0, tasks)
+        y = data.y.view(data.tasks, len(data)).index_select(0, tasks)
+        return fused.evaluate(
+            fused.HostLayers(*host),
+            fused.seeds_of(self.templates, groups, seeds),
+            x,
+            y,
+            self._lacking(data, rows),
+            on,
+        )
 
     def _samples(self, data: Dataset, hosts: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
         """Take samples of the task of each of some hosts: ``x [G, n, …]``, ``y [G, n, …]``."""
@@ -482,15 +541,18 @@ class Population:
         return self._stores[name]
 
     def _new_store(self, name: str) -> Rows:
-        width = self._columns(name).width
-        return Rows.zeros(len(self), width, MOMENTS[self.optimizer.name], self.device)
+        columns = self._columns(name)
+        return Rows.zeros(len(self), columns, MOMENTS[self.optimizer.name], self.device)
 
 
-def _gradients(loss: Tensor, leaves: list[list[Tensor]]) -> list[list[Tensor]]:
-    """Differentiate by the leaves of each block."""
+def _write_gradients(loss: Tensor, leaves: list[list[Tensor]], buffers: list[list[Tensor]]) -> None:
+    """Differentiate by the leaves of each block, into buffers of their shape."""
     flat = [tensor for tensors in leaves for tensor in tensors]
-    grads = iter(torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True))
-    return [[next(grads) for _ in tensors] for tensors in leaves]
+    grads = torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True)
+    for buffer, grad in zip(
+        (tensor for tensors in buffers for tensor in tensors), grads, strict=True
+    ):
+        buffer.copy_(grad)
 
 
 def flags_of(values: Tensor | Flags) -> Flags:

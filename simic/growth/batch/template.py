@@ -7,7 +7,8 @@ convolution layers (He et al. 2015 with a = √5).
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from torch.func import functional_call, vmap
 from simic.data.batches import Dataset
 from simic.errors import SimicError
 from simic.growth.batch.kernels import separable, stacked, vmappable
+from simic.growth.networks.tabular import RowSeed
 from simic.rng import uniform
 from simic.transfer import upload
 
@@ -42,9 +44,22 @@ class RowLayout:
         return sum(self.sizes)
 
     @property
+    def trained_shapes(self) -> list[torch.Size]:
+        return [shape for shape, trains in zip(self.shapes, self.trained, strict=True) if trains]
+
+    @property
+    def trained_sizes(self) -> list[int]:
+        return [shape.numel() for shape in self.trained_shapes]
+
+    @property
     def params(self) -> int:
         """Columns that train."""
-        return sum(size for size, trains in zip(self.sizes, self.trained, strict=True) if trains)
+        return sum(self.trained_sizes)
+
+    def trained_parts(self, rows: Tensor) -> list[Tensor]:
+        """View the columns of rows ``[R, width]`` that train, by tensor."""
+        parts = rows.split(self.sizes, 1)
+        return [part for part, trains in zip(parts, self.trained, strict=True) if trains]
 
     def unpack(self, rows: Tensor) -> list[Tensor]:
         """Unpack rows ``[R, width]`` into one contiguous tensor ``[R, *shape]`` per parameter."""
@@ -164,15 +179,33 @@ class Template:
 
     def _run_stacked(self, module: nn.Module, weights: list[Tensor], x: Tensor) -> Tensor:
         """Run all rows as one batch, ``[R, B, C, …]``; ``functional_call`` would cost as much as a small module."""
+        with self._plugged(weights):
+            y: Tensor = module(x.flatten(0, 1))
+        return y.unflatten(0, x.shape[:2])
+
+    @contextmanager
+    def _plugged(self, weights: list[Tensor]) -> Iterator[None]:
+        """Put weights into the stacked module; they are taken out again, else they would live until the next call."""
         for (owner, leaf), tensor in zip(self._sockets, weights, strict=True):
             setattr(owner, leaf, tensor)
-        # Taken out again, else the weights would live until the next call.
         try:
-            y: Tensor = module(x.flatten(0, 1))
+            yield
         finally:
             for owner, leaf in self._sockets:
                 setattr(owner, leaf, None)
-        return y.unflatten(0, x.shape[:2])
+
+    @property
+    def row_seed(self) -> RowSeed | None:
+        """The module, if it is a seed for tables whose output is φ(row) · B."""
+        module = self._stacked
+        is_product = isinstance(module, RowSeed) and type(module).forward is RowSeed.forward
+        return module if is_product else None
+
+    def features(self, weights: list[Tensor], x: Tensor) -> Tensor:
+        """Compute φ of a ``row_seed``, ``[R, B, F]`` of rows ``[R, B, D]``; fixed ones also of ``[n, R, B, D]``."""
+        assert self.row_seed is not None
+        with self._plugged(weights):
+            return self.row_seed.features(x)
 
     def run_one(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
         """Run the module of one row by itself, ``weights [*shape]``, on ``x [1, B, …, C]``."""

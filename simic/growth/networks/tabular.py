@@ -7,14 +7,12 @@ split, and never trained. Fixed features are centred, divided by their standard 
 min(1, √(16 / width)), so that many features do not learn faster than few.
 
 Modules here work for one network, ``x [B, …]`` with parameters as they are declared, and for R networks at once,
-``x [R · B, …]`` with parameters ``[R, …]`` (``layers.Samplewise``). Fixed features are computed column by column,
-``[F, R, B]``: each operation then runs over long rows, about five times as fast as over the short ones of a sample.
+``x [R · B, …]`` with parameters ``[R, …]`` (``layers.Samplewise``).
 """
 
 import math
 from collections.abc import Mapping
 from functools import partial
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -90,9 +88,10 @@ def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
 
 
 class RowSeed(Samplewise):
-    """φ(row) · B; a subclass says what φ is."""
+    """gain · φ(row) · B; a subclass says what φ is."""
 
     reads_input = True
+    gain = GAIN
 
     def __init__(self, shape: Shape, features: int) -> None:
         super().__init__()
@@ -106,11 +105,7 @@ class RowSeed(Samplewise):
         # Samples of all networks lie one after the other; group them by network.
         out = self.many(self.out)
         rows = x.flatten(1).unflatten(0, (len(out), -1))
-        return self.added(rows, out).flatten(0, 1)
-
-    def added(self, x: Tensor, out: Tensor) -> Tensor:
-        """Compute φ · B of rows ``[R, B, D]``, ``[R, B, width]``."""
-        return torch.bmm(self.features(x), GAIN * out)
+        return torch.bmm(self.features(rows), self.gain * out).flatten(0, 1)
 
     def features(self, x: Tensor) -> Tensor:
         """Compute φ ``[R, B, F]`` of rows ``[R, B, D]``."""
@@ -124,7 +119,11 @@ class RowSeed(Samplewise):
 class FixedSeed(RowSeed):
     """A seed whose features have nothing to learn: they are centred and scaled by the rows it is fitted to at
     germination, as are the ``constants``, tensors of these shapes that ``prepare`` makes and ``raw`` uses.
+
+    Its features may be computed for several batches at once, ``[…, R, B, F]``.
     """
+
+    gain = 1.0  # it is in the scale
 
     mean: Tensor
     scale: Tensor
@@ -138,35 +137,30 @@ class FixedSeed(RowSeed):
         for name, size in sizes.items():
             self.register_parameter(name, nn.Parameter(torch.zeros(size), requires_grad=False))
 
-    def added(self, x: Tensor, out: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
         constants = {name: self.many(getattr(self, name)) for name in self._constants}
-        columns = x.permute(2, 0, 1).contiguous()
-        raw = self.raw(columns, constants).permute(1, 2, 0)
-        # ((raw − mean) ⊙ scale) B = raw (scale ⊙ B) − (mean ⊙ scale) B: nothing of the size of raw is made again.
-        scale = self.many(self.scale)[..., None]
-        weight = scale * out
-        return torch.baddbmm(-(self.many(self.mean)[:, None] @ weight), raw, weight)
+        raw = self.raw(x, constants)
+        return raw.sub_(self.many(self.mean)[:, None]).mul_(self.many(self.scale)[:, None])
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        """Compute features ``[F, R, B]`` of columns ``[D, R, B]`` before they are scaled."""
+        """Compute features ``[…, R, B, F]`` of rows ``[…, R, B, D]`` before they are scaled."""
         raise NotImplementedError
 
     def fit(self, rows: Tensor) -> dict[str, Tensor]:
         """Fit the seed to rows ``[R, n, D]`` of R tasks; parameters ``[R, …]`` by name."""
-        # [D, R, n].
-        columns = rows.permute(2, 0, 1).contiguous()
         # First what the features are made of, then their scale.
-        fitted = self.prepare(columns)
-        raw = self.raw(columns, fitted)
+        fitted = self.prepare(rows)
+        raw = self.raw(rows, fitted)
         # Many features together move as fast as sixteen.
-        weight = GAIN * min(1.0, math.sqrt(FEATURES_AT_FULL_WEIGHT / len(raw)))
-        std = raw.std(dim=-1, correction=0).T
+        weight = GAIN * min(1.0, math.sqrt(FEATURES_AT_FULL_WEIGHT / raw.shape[-1]))
+        mean = raw.mean(dim=1, keepdim=True)
+        std = (raw - mean).square().mean(dim=1).sqrt()
         # A feature that does not vary says nothing: it stays 0.
         scale = torch.where(std > LEAST_STD, weight / std.clamp(min=LEAST_STD), 0.0)
-        return fitted | {"mean": raw.mean(dim=-1).T, "scale": scale}
+        return fitted | {"mean": mean[:, 0], "scale": scale}
 
-    def prepare(self, columns: Tensor) -> dict[str, Tensor]:
-        """Derive what ``raw`` needs from columns ``[D, R, n]``."""
+    def prepare(self, rows: Tensor) -> dict[str, Tensor]:
+        """Derive what ``raw`` needs from rows ``[R, n, D]``."""
         return {}
 
 
@@ -177,9 +171,10 @@ class _PairSeed(FixedSeed):
         super().__init__(shape, shape[0] * (shape[0] - 1) // 2)
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        # Column by column, so that each difference is one long row.
-        differences = [x[i] - x[i + 1 :] for i in range(len(x) - 1)]
-        return self.of_difference(torch.cat(differences))
+        columns = range(x.shape[-1] - 1)
+        return self.of_difference(
+            torch.cat([x[..., i, None] - x[..., i + 1 :] for i in columns], -1)
+        )
 
     def of_difference(self, difference: Tensor) -> Tensor:
         raise NotImplementedError
@@ -235,14 +230,6 @@ class Gated(RowSeed, Samplewise):
         return value * gate
 
 
-def _squared_length(x: Tensor) -> Tensor:
-    """Add the squares of rows ``[F, …]``; sum() would add the end of a row in another order."""
-    total = x[0].square()
-    for column in x[1:]:
-        total = total + column.square()
-    return total
-
-
 @blueprint("rbf", "tables", closing=("out",))
 class Radial(FixedSeed, Samplewise):
     """exp(−‖x − c‖² / s²) around 48 rows c; s² is their mean squared distance."""
@@ -253,19 +240,17 @@ class Radial(FixedSeed, Samplewise):
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         centres = fitted["centres"]
         width = fitted["width"]
-        # ‖x − c‖² = ‖x‖² + ‖c‖² − 2 x·c, one matrix product for all centres.
-        # All are [R, centres, B].
-        product = torch.bmm(centres, x.transpose(0, 1))
-        distance = (
-            _squared_length(x)[:, None] + centres.square().sum(-1, keepdim=True) - 2 * product
-        )
-        exponent = (distance / -width[:, None]).clamp_(LEAST_EXPONENT, 0.0)
-        return torch.exp(exponent).transpose(0, 1)
+        # ‖x − c‖² = ‖x‖² + ‖c‖² − 2 x·c, one matrix product for all centres; over −s² it is the exponent.
+        factor = -1.0 / width[:, None]
+        exponent = torch.matmul(x, centres.mT * (-2.0 * factor))
+        exponent += x.square().sum(-1, keepdim=True) * factor
+        exponent += centres.square().sum(-1)[:, None] * factor
+        return exponent.clamp_(LEAST_EXPONENT, 0.0).exp_()
 
-    def prepare(self, columns: Tensor) -> dict[str, Tensor]:
+    def prepare(self, rows: Tensor) -> dict[str, Tensor]:
         # Where there are fewer rows than centres, they come round again.
-        chosen = torch.arange(CENTRES, device=columns.device) % columns.shape[-1]
-        centres = columns[:, :, chosen].permute(1, 2, 0).contiguous()
+        chosen = torch.arange(CENTRES, device=rows.device) % rows.shape[1]
+        centres = rows[:, chosen]
         # The mean over all ordered pairs is twice the variance.
         spread = 2 * centres.var(dim=1, correction=0).sum(-1, keepdim=True)
         return {"centres": centres, "width": spread.clamp(min=LEAST_STD)}
@@ -306,17 +291,12 @@ class Bins(FixedSeed, Samplewise):
         super().__init__(shape, BINS * shape[0], edges=(BINS - 1, shape[0]))
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        # A value is in a bin if it is not below its lower edge, and below its upper one.
-        above = [torch.ones_like(x)]
-        for edge in fitted["edges"].unbind(1):
-            inside = x >= edge.T[..., None]
-            above.append(inside.to(x.dtype))
-        above += [torch.zeros_like(x)]
-        return torch.cat([lower - upper for lower, upper in pairwise(above)])
+        bins = torch.arange(BINS, dtype=x.dtype, device=x.device)[:, None]
+        return (_rank(x, fitted["edges"])[..., None, :] == bins).to(x.dtype).flatten(-2)
 
-    def prepare(self, columns: Tensor) -> dict[str, Tensor]:
-        ranks = torch.arange(1, BINS, device=columns.device) * columns.shape[-1] // BINS
-        return {"edges": _at_ranks(columns, ranks)}
+    def prepare(self, rows: Tensor) -> dict[str, Tensor]:
+        ranks = torch.arange(1, BINS, device=rows.device) * rows.shape[1] // BINS
+        return {"edges": rows.sort(dim=1).values[:, ranks]}
 
 
 @blueprint("quantile", "tables", closing=("out",))
@@ -327,22 +307,24 @@ class NormalScores(FixedSeed, Samplewise):
         super().__init__(shape, knots=(KNOTS, shape[0]))
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        # A value's rank is the number of quantiles that it is not below, and a half: Φ⁻¹ is infinite at 0 and 1.
-        rank = torch.full_like(x, 0.5)
-        for knot in fitted["knots"].unbind(1):
-            rank += x >= knot.T[..., None]
+        # Half a rank more, as Φ⁻¹ is infinite at 0 and 1.
+        rank = _rank(x, fitted["knots"]).add_(0.5)
         # Φ⁻¹(p) = √2 erf⁻¹(2p − 1), p = rank / (knots + 1).
-        return math.sqrt(2.0) * torch.erfinv(rank.mul_(2 / (KNOTS + 1)).sub_(1.0))
+        return torch.erfinv(rank.mul_(2 / (KNOTS + 1)).sub_(1.0)).mul_(math.sqrt(2.0))
 
-    def prepare(self, columns: Tensor) -> dict[str, Tensor]:
-        middles = torch.arange(KNOTS, device=columns.device) + 0.5
-        ranks = (middles * columns.shape[-1] / KNOTS).long()
-        return {"knots": _at_ranks(columns, ranks)}
+    def prepare(self, rows: Tensor) -> dict[str, Tensor]:
+        middles = torch.arange(KNOTS, device=rows.device) + 0.5
+        return {"knots": rows.sort(dim=1).values[:, (middles * rows.shape[1] / KNOTS).long()]}
 
 
-def _at_ranks(columns: Tensor, ranks: Tensor) -> Tensor:
-    """Find the values at these ranks of each column ``[D, R, n]``: ``[R, ranks, D]``."""
-    return columns.sort(dim=-1).values[..., ranks].permute(1, 2, 0).contiguous()
+def _rank(x: Tensor, bounds: Tensor) -> Tensor:
+    """Count the bounds ``[R, n, D]`` that each value of ``x […, R, B, D]`` is not below."""
+    rank = torch.zeros_like(x)
+    reached = torch.empty_like(x)
+    for bound in bounds.unbind(1):
+        # Into floats: to add a bool tensor takes five times as long.
+        rank += torch.ge(x, bound[:, None], out=reached)
+    return rank
 
 
 @blueprint("sort", "tables", closing=("out",))
@@ -350,15 +332,14 @@ class Sorted(FixedSeed, Samplewise):
     """The row's values in ascending order."""
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        # Odd-even transposition: as many rounds as there are columns, each over all pairs of neighbours at once.
-        for turn in range(len(x)):
-            first = turn % 2
-            last = first + (len(x) - first) // 2 * 2
-            pairs = x[first:last].unflatten(0, (-1, 2))
-            extremes = torch.stack((pairs.amin(1), pairs.amax(1)), 1)
-            ordered = extremes.flatten(0, 1)
-            x = torch.cat((x[:first], ordered, x[last:]))
-        return x
+        # Odd-even transposition: as many rounds as there are columns, each over pairs of neighbours.
+        columns = [column.contiguous() for column in x.unbind(-1)]
+        for turn in range(len(columns)):
+            for i in range(turn % 2, len(columns) - 1, 2):
+                low, high = columns[i : i + 2]
+                columns[i] = torch.minimum(low, high)
+                columns[i + 1] = torch.maximum(low, high)
+        return torch.stack(columns, -1)
 
 
 @blueprint("compare", "tables", closing=("out",))
@@ -374,7 +355,7 @@ class Direction(FixedSeed, Samplewise):
     """The row over its length."""
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        return x / _squared_length(x).sqrt().clamp(min=LEAST_STD)
+        return x / x.square().sum(-1, keepdim=True).sqrt().clamp(min=LEAST_STD)
 
 
 class Together(Samplewise):
