@@ -187,6 +187,13 @@ class Latent(NamedTuple):
         return torch.cat(self.parts, dim=-1)
 
 
+def _embedding(choices: int, units: int) -> nn.Embedding:
+    """Make an embedding with weights that are there: to draw some for an outline, torch imports its compiler, which
+    takes three seconds.
+    """
+    return nn.Embedding.from_pretrained(torch.zeros(choices, units), freeze=False)
+
+
 class Trunk(nn.Module):
     """A linear encoder with a tanh, over the features and an embedding of each category, and a core.
 
@@ -196,7 +203,7 @@ class Trunk(nn.Module):
     def __init__(self, spec: ObservationSpec, sizes: params.Policy, passed: int = 0) -> None:
         super().__init__()
         if spec.categories:
-            self.category = nn.Embedding(spec.cardinality + 1, sizes.embedding_units)
+            self.category = _embedding(spec.cardinality + 1, sizes.embedding_units)
         self.encoder = nn.Linear(
             spec.features + spec.categories * sizes.embedding_units, sizes.encoder_units
         )
@@ -368,7 +375,7 @@ class ActorCritic(nn.Module):
         )
         # The value reads a trunk of its own, or the actor's and the features.
         if spec.privileged:
-            self.privileged = nn.Embedding(spec.privileged_cardinality + 1, PRIVILEGED_UNITS)
+            self.privileged = _embedding(spec.privileged_cardinality + 1, PRIVILEGED_UNITS)
         value_width = width + spec.features if self.critic is None else self.critic.width
         self.value_head = HeadNetwork(
             value_width + spec.privileged * PRIVILEGED_UNITS, sizes.head_units, 1

@@ -6,7 +6,7 @@ the audit alone call: the test split of a data set, or all samples of a suite's 
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal, Self, get_args
 
@@ -260,8 +260,14 @@ def _verified(path: Path, meta: Meta) -> bytes:
 def read_meta(prepared_dir: Path) -> Meta:
     """Read meta.json; SimicError naming the file when it is missing, damaged or of another schema version."""
     path = prepared_dir / META_FILE
+    return _meta(path, read_file(path, machine_bytes(), MISSING))
+
+
+# A stage reads it several times. Remembered by its bytes, so that a changed file is read anew.
+@lru_cache(maxsize=1)
+def _meta(path: Path, written: bytes) -> Meta:
     try:
-        content = durable.checked(read_file(path, machine_bytes(), MISSING))
+        content = durable.checked(written)
         # First: what another version wrote may have other keys.
         if (version := content.get("schema_version")) != SCHEMA_VERSION:
             raise SimicError(

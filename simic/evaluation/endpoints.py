@@ -164,6 +164,9 @@ def rows_of_tasks(headroom: HeadroomReport, group: str) -> list[list[int]]:
 
 def mean_by_task(values: Values, units: list[list[int]]) -> Values:
     """Average ``[R, …]`` over the hosts of each task, ``[T, …]``; ``units`` as ``rows_of_tasks`` gives them."""
+    # One host each, as in a large suite: there is nothing to average.
+    if all(len(rows) == 1 for rows in units):
+        return values[[row for [row] in units]]
     return np.stack([values[rows].mean(axis=0) for rows in units])
 
 

@@ -21,6 +21,8 @@ POWER = 0.8
 # Up to here all 2^n sign patterns are enumerated.
 EXACT_SIGN_FLIPS = 16
 SAMPLED_SIGN_FLIPS = 2**EXACT_SIGN_FLIPS
+# Patterns that are floats at a time.
+FLIPS_AT_ONCE = 4096
 BOOTSTRAP_RESAMPLES = 5_000
 MIN_BOOTSTRAP_SEEDS = 10
 
@@ -133,22 +135,29 @@ def sign_flip_p(difference: Values, rng_seed: int) -> float:
     n = difference.size
     if n <= EXACT_SIGN_FLIPS:
         patterns = np.arange(2**n)[:, None] >> np.arange(n) & 1
-        return float(_extreme(difference, 1.0 - 2.0 * patterns).mean())
-    signs = np.where(_sampled_flips(rng_seed, n), -1.0, 1.0)
-    return float((1 + _extreme(difference, signs).sum()) / (1 + SAMPLED_SIGN_FLIPS))
+        return float(_extreme(difference, patterns == 1).mean())
+    hits = _extreme(difference, _sampled_flips(rng_seed, n)).sum()
+    return float((1 + hits) / (1 + SAMPLED_SIGN_FLIPS))
 
 
-# A policy is compared with several others by the same patterns, and hashing them takes nearly all of the time.
+# A policy is compared with several others by the same patterns.
 @lru_cache(maxsize=1)
 def _sampled_flips(rng_seed: int, n: int) -> NDArray[np.bool_]:
+    # A sign is one bit of a hash.
     stream = rng.key(rng_seed, rng.Purpose.BOOTSTRAP, n, 0)
-    return rng.uniform(stream, (SAMPLED_SIGN_FLIPS, n)).numpy() < 0.5
+    words = rng.bits(stream, (SAMPLED_SIGN_FLIPS, -(-n // 64))).numpy()
+    return np.unpackbits(words.view(np.uint8), axis=1)[:, :n].astype(np.bool_)
 
 
-def _extreme(difference: Values, signs: Values) -> NDArray[np.bool_]:
-    """Mark the sign patterns that give a mean at least as far from 0; the slack covers the order of summation."""
-    observed = abs(float(difference.sum()))
-    return np.abs(signs @ difference) >= observed - 1e-9 * float(np.abs(difference).sum())
+def _extreme(difference: Values, flips: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark the patterns of flipped signs that give a mean at least as far from 0; the slack covers the order of
+    summation.
+    """
+    total = float(difference.sum())
+    flipped = np.concatenate(
+        [flips[k : k + FLIPS_AT_ONCE] @ difference for k in range(0, len(flips), FLIPS_AT_ONCE)]
+    )
+    return np.abs(total - 2.0 * flipped) >= abs(total) - 1e-9 * float(np.abs(difference).sum())
 
 
 def probability_of_improvement(difference: Values) -> float:
@@ -197,7 +206,10 @@ def _bca_levels(vector: Values, resampled: Values, estimate: float) -> Values:
     # Ties count half: the estimate is a mean of few values and resamples hit it exactly.
     below = float(np.mean((resampled < estimate) + 0.5 * (resampled == estimate)))
     bias = stats.norm.ppf(np.clip(below, 1 / BOOTSTRAP_RESAMPLES, 1 - 1 / BOOTSTRAP_RESAMPLES))
-    jackknife = np.array([stats.trim_mean(np.delete(vector, i), 0.25) for i in range(vector.size)])
+    # In row i all values but the i-th.
+    n = vector.size
+    rest = np.broadcast_to(vector, (n, n))[~np.eye(n, dtype=bool)].reshape(n, n - 1)
+    jackknife = stats.trim_mean(rest, 0.25, axis=1)
     centred = jackknife.mean() - jackknife
     spread = float((centred**2).sum()) ** 1.5
     acceleration = float((centred**3).sum()) / (6.0 * spread) if spread > 0 else 0.0

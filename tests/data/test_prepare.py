@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from simic.data import tasks
+from simic.data import sources, tasks
 from simic.data.batches import load_held_out, load_split, read_meta
 from simic.data.prepare import prepare, split_indices, subsample
-from simic.data.sources import Source, drop_duplicates, read_bundled
+from simic.data.sources import Source, drop_duplicates, equal_rows, read_bundled
 from simic.errors import SimicError
 from simic.params import Split
 from tests import standard
@@ -105,6 +105,17 @@ def test_of_equal_samples_the_first_stays_and_the_order_is_kept():
     assert dropped == 2
     assert source.x.flatten().tolist() == [3.0, 0.0, 2.0]
     assert source.y.tolist() == [0, 1, 0]
+
+
+def test_rows_of_equal_sums_of_words_are_told_apart(monkeypatch):
+    """The sums find candidates; rows that share one by chance stay different."""
+    x = np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0], [-0.0, 3.0], [0.0, 3.0]], dtype=np.float32)
+    expected = [0, 1, 0, 3, 3]
+    assert equal_rows(x).tolist() == expected
+    monkeypatch.setattr(
+        sources, "bits", lambda stream, shape: torch.zeros(shape, dtype=torch.int64)
+    )
+    assert equal_rows(x).tolist() == expected
 
 
 def test_split_sizes_follow_the_fractions_per_class():

@@ -31,6 +31,7 @@ from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord, Steps, Table
 from simic.data.bank import CLIP_DEVIATIONS
 from simic.data.batches import Dataset, TaskGroup
+from simic.data.sources import equal_rows
 from simic.evaluation.gym_evaluation import GymEvaluation, GymHeadroom
 from simic.evaluation.result import Evaluation, Frozen, HeadroomReport
 from simic.growth.life.vocabulary import Op, Stage
@@ -426,23 +427,24 @@ def _splits_apart(run: RunRecord) -> Outcome:
     for group, splits in run.splits.items():
         for task in range(next(iter(splits.values())).tasks):
             # By bytes, since two samples that agree in every bit are one sample, whatever they are called.
-            earlier: set[bytes] = set()
-            for name, split in splits.items():
-                samples = _samples(split, task)
-                if copies := len(earlier & samples):
+            samples = {name: _samples(split, task) for name, split in splits.items()}
+            firsts = equal_rows(np.concatenate([*samples.values()])).numpy()
+            begin = 0
+            for name, of_split in samples.items():
+                own = firsts[begin : begin + len(of_split)]
+                if copies := len(np.unique(own[own < begin])):
                     problems.append({"what": f"{group}: {name}", "task": task, "samples": copies})
-                earlier |= samples
-                compared += len(samples)
+                begin += len(of_split)
+            compared += begin
     return judged(problems, f"{compared:,} samples")
 
 
-def _samples(split: Dataset, task: int) -> set[bytes]:
-    """List the bytes of the samples of a task, without those clipped in every column: these may be equal by that."""
+def _samples(split: Dataset, task: int) -> Array:
+    """Select the samples of a task, without those clipped in every column: these may be equal by that."""
     # Clipping maps far values to one bound, and with few columns two different samples may meet there.
     samples = split.x[task * len(split) : (task + 1) * len(split)].flatten(1)
     clipped = (samples.abs() == CLIP_DEVIATIONS).all(dim=1) & samples.is_floating_point()
-    rows = np.ascontiguousarray(samples[~clipped].numpy(force=True))
-    return set(rows.view(f"V{rows.itemsize * rows.shape[1]}").ravel().tolist())
+    return (samples[~clipped] if clipped.any() else samples).numpy(force=True)
 
 
 # --- results ---------------------------------------------------------------------------------------------------------

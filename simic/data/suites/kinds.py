@@ -28,19 +28,30 @@ SPLIT_SHARES = (0.6, 0.2, 0.2)
 
 @dataclass
 class Sources:
-    """The finite sources of one bank, each read once; ``dropped`` counts their duplicates."""
+    """The finite sources of one bank, each read once, and by name how many duplicates were dropped."""
 
     # Folder of users' and published files.
     data_dir: Path
     sources: dict[str, Source] = field(default_factory=dict)
-    dropped: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
 
     def read(self, name: str, reader: Callable[[Path], Source]) -> Source:
         """Read a source by ``reader(data_dir)``, checked and without duplicates: a copy could be in two pools."""
         if name not in self.sources:
-            self.sources[name], dropped = drop_duplicates(complete(reader(self.data_dir)))
-            self.dropped += dropped
+            source = complete(reader(self.data_dir))
+            self.sources[name], self.dropped[name] = drop_duplicates(source)
         return self.sources[name]
+
+    def without_samples(self) -> "Sources":
+        """Keep what is recorded of each source."""
+        nothing = torch.zeros(0, dtype=torch.int64)
+        sources = {name: source.take(nothing) for name, source in self.sources.items()}
+        return replace(self, sources=sources)
+
+    def add(self, sources: "Sources") -> None:
+        """Add sources that another process has read for the same bank."""
+        self.sources = sources.sources | self.sources
+        self.dropped |= sources.dropped
 
 
 @dataclass

@@ -1,14 +1,22 @@
 """Draw the bank of a suite: instances by hash, those of training and validation apart from those held out."""
 
-from collections.abc import Sequence
+import multiprocessing
+import pickle
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, TypeVar, get_args
 
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
 from simic import params as params_module
+from simic import registry
 from simic.data.bank import SPLITS, Bank, standardise
 from simic.data.batches import TaskGroup, TaskMeta
 from simic.data.sources import COPIES, equal_rows
@@ -18,10 +26,15 @@ from simic.errors import SimicError
 from simic.memory import refuse_too_much
 from simic.params import Prepare
 
+# From so many tasks of training on, this share of all tasks is drawn in another process.
+LEAST_APART = 400
+SHARE_APART = 0.42
 # How often test samples are drawn until none is among the others.
 MOST_DRAWS = 20
 # The splits of tasks that training sees: their test split is never drawn.
 VISIBLE = ("train", "val")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -42,35 +55,30 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
         SimicError: naming a kind that is unknown or gives what cannot be used.
     """
     suite = SUITES[params.suite.name]
-    counts = params.suite.instances
     kinds = _kinds(params)
-    samples = _sizes(suite, params.samples)
+    dealt = {
+        group: suite.deal(kinds[group], getattr(params.suite.instances, group))
+        for group in get_args(TaskGroup)
+    }
     # Outside tasks have sources of their own: a row that training could draw is none from outside.
     sources = Sources(data_dir)
     outside_sources = Sources(data_dir)
-
-    def draw(group: TaskGroup, count: int) -> list[Instance]:
-        pool = "held_out" if group == "held_out_kinds" else group
-        shelf = outside_sources if group == OUTSIDE else sources
-        instances = list[Instance]()
-        for kind, number in suite.deal(kinds[group], count):
-            draws = Draws(rng_seed, kind, pool, number, shelf)
-            instances.append(_instance(draws, group, samples, suite))
-            # The first task says how large all of them are.
-            if len(instances) == 1:
-                size = sum(array.nbytes for array in instances[0].arrays.values())
-                refuse_too_much(
-                    f"{count} tasks",
-                    COPIES * count * size,
-                    f"prepare.suite.instances.{group}",
-                )
-        return instances
-
-    # The tasks of each group.
-    visible = draw("train", counts.train) + draw("val", counts.val)
-    held_out = draw("held_out", counts.held_out) + draw("held_out_kinds", counts.held_out_kinds)
+    draw = partial(_draw, params, rng_seed)
+    # Of many tasks a part is drawn in another process, which takes as long to start as some hundred of them.
+    tasks = dealt["train"]
+    apart = int(SHARE_APART * sum(map(len, dealt.values()))) if len(tasks) >= LEAST_APART else 0
+    here = len(tasks) - apart
+    work = partial(_draw_apart, params, rng_seed, data_dir, tasks[here:])
+    with _one_thread(), _beside(work) if apart else nullcontext(work) as drawn_apart:
+        first = draw("train", tasks[:here], sources)
+        val = draw("val", dealt["val"], sources)
+        held_out = draw("held_out", dealt["held_out"], sources)
+        held_out += draw("held_out_kinds", dealt["held_out_kinds"], sources)
+        outside = draw(OUTSIDE, dealt[OUTSIDE], outside_sources)
+        rest, sources_apart = drawn_apart()
+    sources.add(sources_apart)
+    visible = first + rest + val
     _check_alike(visible + held_out)
-    outside = draw(OUTSIDE, counts.outside)
     if shared := sorted(set(sources.sources) & set(outside_sources.sources)):
         raise SimicError(
             f"suite {suite.name!r}: outside kinds read {shared[0]}, and so do others: must be one of both"
@@ -85,13 +93,101 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
         source=" + ".join([f"suite {suite.name}", *(source.name for source in read)]),
         source_sha256=params_module.digest({source.name: source.sha256 for source in read}),
         licence="; ".join(dict.fromkeys(source.licence for source in read)) or "generated",
-        samples=samples,
+        samples=_sizes(suite, params.samples),
         arrays=_joined(visible, VISIBLE),
         held_out_arrays=_joined(held_out, SPLITS) | _arrays_by_width(outside),
         tasks=[instance.task for instance in visible],
         held_out=[instance.task for instance in held_out + outside],
-        dropped=sources.dropped + outside_sources.dropped,
+        dropped=sum((*sources.dropped.values(), *outside_sources.dropped.values())),
     )
+
+
+def _draw(
+    params: Prepare,
+    rng_seed: int,
+    group: TaskGroup,
+    dealt: Sequence[tuple[str, int]],
+    sources: Sources,
+) -> list[Instance]:
+    """Draw tasks of a group, of which ``dealt`` has the kind and the number of the instance."""
+    suite = SUITES[params.suite.name]
+    samples = _sizes(suite, params.samples)
+    pool = "held_out" if group == "held_out_kinds" else group
+    instances = list[Instance]()
+    for kind, number in dealt:
+        draws = Draws(rng_seed, kind, pool, number, sources)
+        instances.append(_instance(draws, group, samples, suite))
+        # The first task says how large all of them are.
+        if len(instances) == 1:
+            count = getattr(params.suite.instances, group)
+            size = sum(array.nbytes for array in instances[0].arrays.values())
+            refuse_too_much(
+                f"{count} tasks", COPIES * count * size, f"prepare.suite.instances.{group}"
+            )
+    return instances
+
+
+def _draw_apart(
+    params: Prepare, rng_seed: int, data_dir: Path, dealt: Sequence[tuple[str, int]]
+) -> tuple[list[Instance], Sources]:
+    """Draw tasks of training, and tell which sources that took."""
+    sources = Sources(data_dir)
+    instances = _draw(params, rng_seed, "train", dealt, sources)
+    return instances, sources.without_samples()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread: arrays are so small that a second one mostly waits, at twice the time of one alone."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
+    """Do picklable work in another process; give what waits for its result."""
+    # Spawned, as a fork of a process with threads may hang.
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_work_apart, args=(work, sender, registry.extensions()), daemon=True
+    )
+    process.start()
+    sender.close()
+    try:
+        yield partial(_received, receiver)
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _work_apart(work: Callable[[], T], sender: Connection, extensions: Sequence[Path]) -> None:
+    """Send what work gives, or the SimicError that it raises."""
+    # Ctrl-C is for the first process, which ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    for file in extensions:
+        registry.load_extension(file)
+    try:
+        answer = work()
+    except SimicError as error:
+        answer = error
+    # Pickled here: torch would open a file for each tensor that it sends.
+    sender.send_bytes(pickle.dumps(answer))
+
+
+def _received(receiver: Connection) -> Any:
+    try:
+        answer = pickle.loads(receiver.recv_bytes())  # noqa: S301 - from our own process
+    except EOFError:
+        raise SimicError("prepare: the process that drew a part has ended; run it again") from None
+    if isinstance(answer, SimicError):
+        raise answer
+    return answer
 
 
 def _arrays_by_width(outside: Sequence[Instance]) -> dict[str, Tensor]:

@@ -50,9 +50,12 @@ def _table(
             rows = torch.cat((rows, block))
             labels = torch.cat((labels, torch.bucketize(rule.score(block), torch.tensor(cuts))))
         # Rows take the places that labels were drawn for.
+        of_labels = [torch.nonzero(labels == label).flatten() for label in range(classes)]
+        chosen = [
+            members[:count] for members, count in zip(of_labels, needed.tolist(), strict=True)
+        ]
         x = torch.empty(n, COLUMNS)
-        for label in range(classes):
-            x[y == label] = rows[labels == label][: needed[label]]
+        x[y.argsort(stable=True)] = rows[torch.cat(chosen)]
         return shape.show(draws, x)[:, None, None], draws.mislabelled(y, classes, noise)
 
     parameters: dict[str, Any] = {

@@ -116,7 +116,7 @@ def test_a_source_is_read_once_for_a_bank_and_its_duplicates_are_dropped(tmp_pat
         Draws(1, name, "train", 0, shelf).source("mine", reader) for name in ("a", "b")
     )
     assert first is second and reads == [tmp_path]
-    assert first.x.flatten().tolist() == [0, 1, 2, 3] and shelf.dropped == 2
+    assert first.x.flatten().tolist() == [0, 1, 2, 3] and sum(shelf.dropped.values()) == 2
 
 
 # --- draws -----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A bank: the tasks of a suite one after another, those held out in a file of their own."""
 
+import os
 from itertools import count
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import torch
 
 from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
+from simic.data.sources import read_bundled
 from simic.data.suites import kinds as kinds_module
+from simic.data.suites import suite_bank as suite_bank_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
 from simic.data.suites.tables_suite import SINGLE_VAL
+from simic.errors import SimicError
 from simic.params import Prepare
 from tests import standard
 from tests.data.refusals import refused
@@ -194,3 +198,40 @@ def test_what_a_users_kind_gives_is_checked(tmp_path, monkeypatch, case):
     function, message = WRONG[case]
     monkeypatch.setitem(kinds_module.KINDS["patches"], "mine", function)
     assert message in refused(suite(kinds=("digits", "mine")), tmp_path)
+
+
+def test_a_bank_of_which_another_process_draws_a_part_is_the_same(tmp_path, monkeypatch):
+    """What is recorded of the real tables that the other process alone has read, too."""
+    params = standard.Prepare(
+        task="suite", samples=60, suite={"name": "tables", "instances": {"train": 24, "val": 2}}
+    )
+    prepare(params, 1, tmp_path / "alone", tmp_path)
+    monkeypatch.setattr(suite_bank_module, "LEAST_APART", 5)
+    prepare(params, 1, tmp_path / "both", tmp_path)
+    for file in (tmp_path / "alone").iterdir():
+        assert (tmp_path / "both" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_what_goes_wrong_in_the_other_process_is_said_here():
+    with suite_bank_module._beside(refuse) as answer, pytest.raises(SimicError, match="too few"):
+        answer()
+    with suite_bank_module._beside(end) as answer, pytest.raises(SimicError, match="has ended"):
+        answer()
+
+
+def refuse() -> None:
+    raise SimicError("too few")
+
+
+def end() -> None:
+    os._exit(1)
+
+
+def test_sources_of_both_processes_are_recorded():
+    first, second = Sources(Path()), Sources(Path())
+    for shelf, name in ((first, "iris"), (second, "wine"), (second, "iris")):
+        shelf.read(name, lambda folder, name=name: read_bundled(name))
+    iris = first.sources["iris"]
+    first.add(second.without_samples())
+    assert first.sources["iris"] is iris and len(first.sources["wine"]) == 0
+    assert first.dropped.keys() == {"iris", "wine"} and first.dropped == second.dropped
