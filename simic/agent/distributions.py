@@ -7,6 +7,7 @@ divergence and gradient. Everything is at least float32, whatever the precision 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -56,6 +57,11 @@ def masked_log_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(mask, shifted, MASKED_LOGIT).log_softmax(dim=-1)
 
 
+def likeliest(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Find the legal choice ``[...]`` with the largest logit; 0 where none is legal."""
+    return (logits if mask is None else logits.masked_fill(~mask, -math.inf)).argmax(dim=-1)
+
+
 def sample(log_probs: Tensor, noise: Tensor) -> Tensor:
     """Find the choice ``[...]`` whose piece of the cumulative distribution holds ``noise``, uniform in [0, 1).
 
@@ -81,10 +87,17 @@ class Choice:
     """
 
     logits: Tensor
-    log_probs: Tensor
     mask: Tensor | None
     relevant: Tensor | None
     index: Tensor
+    drawn_from: Tensor | None = None  # the log-probabilities, where the index was sampled
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """The log-probabilities of all choices; the likeliest of them is found without."""
+        if self.drawn_from is None:
+            return masked_log_softmax(self.logits, self.mask)
+        return self.drawn_from
 
     def log_prob(self) -> Tensor:
         """Compute ln π of the index; exactly 0 where the head is irrelevant."""
@@ -92,7 +105,7 @@ class Choice:
 
     def options(self) -> Tensor:
         """Count the legal choices; 0 where the head is irrelevant."""
-        size = self.log_probs.shape[-1]
+        size = self.logits.shape[-1]
         count = torch.full_like(self.index, size) if self.mask is None else self.mask.sum(dim=-1)
         return self._relevant_only(count)
 
@@ -108,24 +121,24 @@ class Choice:
     def _relevant_only(self, x: Tensor) -> Tensor:
         return x if self.relevant is None else torch.where(self.relevant, x, 0)
 
-    def faults(self) -> Tensor:
-        """Tell, bool ``[2, ...]``: a relevant row has no legal choice; a logit of a relevant row is not finite."""
-        # A head that does not matter may have an empty mask: nothing is chosen from it.
-        rows = (
-            torch.ones_like(self.index, dtype=torch.bool)
-            if self.relevant is None
-            else self.relevant
-        )
-        empty = torch.zeros_like(rows) if self.mask is None else ~self.mask.any(dim=-1)
-        broken = ~self.logits.isfinite().all(dim=-1)
-        return torch.stack((rows & empty, rows & broken))
+
+def faults(choices: Sequence[Choice]) -> Tensor:
+    """Tell, bool ``[2, ..., heads]``: a relevant row has no legal choice; a logit of a relevant row is not finite."""
+    # A head that does not matter may have an empty mask: nothing is chosen from it.
+    always = torch.ones_like(choices[0].index, dtype=torch.bool)
+    rows = [always if choice.relevant is None else choice.relevant for choice in choices]
+    legal = [always if choice.mask is None else choice.mask.any(dim=-1) for choice in choices]
+    # 0 where all are finite, else NaN; a sum of large ones could be infinite.
+    zeros = torch.stack([(choice.logits * 0.0).sum(dim=-1) for choice in choices], dim=-1)
+    is_fault = torch.stack((~torch.stack(legal, dim=-1), zeros.isnan()))
+    return is_fault & torch.stack(rows, dim=-1)
 
 
 def refuse_faults(spec: ActionSpec, choices: list[Choice]) -> None:
     """Raise DecisionFault naming the head without a legal choice or without finite logits; one transfer."""
     # All heads together: on a GPU each read waits for the whole queue.
-    faults = torch.stack([choice.faults().flatten(1).any(dim=1) for choice in choices]).tolist()
-    for head, (empty, broken) in zip(spec.heads, faults, strict=True):
+    by_head = faults(choices).flatten(1, -2).any(dim=1).tolist()
+    for head, empty, broken in zip(spec.heads, *by_head, strict=True):
         if empty:
             raise DecisionFault(
                 f"head {head.name!r}: an environment's mask forbids every choice; one must be legal"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from simic import durable, program
-from simic.agent.distributions import Choice
+from simic.agent.distributions import Choice, faults
 from simic.agent.normalization import ObservationNormalizer
 from simic.agent.policy import ActorCritic, RecurrentState
 from simic.agent.spec import ActionSpec, Observation
@@ -58,8 +58,7 @@ class GreedyPolicy(nn.Module):
         value = self.policy.state_value(readings.value)
         # Rows that cannot be decided; an infinite feature would be clipped, and taken for a large one.
         is_faulty = ~torch.cat((features, h, c), dim=-1).isfinite().all(dim=-1)
-        for choice in choices:
-            is_faulty = is_faulty | choice.faults().any(dim=0)
+        is_faulty = is_faulty | faults(choices).any(dim=0).any(dim=-1)
         indices = torch.stack([choice.index for choice in choices], dim=-1)
         # As the environment numbers them: who runs the program knows nothing of indices from 0.
         actions = indices.masked_fill(is_faulty[:, None], NO_ACTION) + self.first

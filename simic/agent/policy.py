@@ -20,7 +20,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from simic import params
-from simic.agent.distributions import Choice, head_mask, masked_log_softmax, refuse_faults, sample
+from simic.agent.distributions import (
+    Choice,
+    head_mask,
+    likeliest,
+    masked_log_softmax,
+    refuse_faults,
+    sample,
+)
 from simic.agent.gru import GatedRows
 from simic.agent.initialization import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, initialize
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
@@ -576,7 +583,7 @@ class ActorCritic(nn.Module):
         if chosen:
             hidden = hidden + self._embedded(chosen, layer.weight)
         logits = self._logits(head, hidden.tanh(), parts[-1])
-        return Choice(logits, masked_log_softmax(logits, mask), mask, None, indices[head])
+        return Choice(logits, mask, None, indices[head])
 
     def step(
         self, observation: Observation, state: RecurrentState
@@ -643,18 +650,19 @@ class ActorCritic(nn.Module):
                     relevant = valid if relevant is None else relevant & valid
                 mask = head_mask(self.action_spec, masks, head, chosen)
                 logits = self._logits(head, units.tanh(), z)
-                log_probs = masked_log_softmax(logits, mask)
+                log_probs = None
 
                 # Rescore, sample or take the likeliest.
                 if actions is not None:
                     index = actions[..., head]
                 elif noise is not None:
+                    log_probs = masked_log_softmax(logits, mask)
                     index = sample(log_probs, noise[..., head])
                 else:
-                    index = log_probs.argmax(dim=-1)
+                    index = likeliest(logits, mask)
                 if relevant is not None:
                     index = torch.where(relevant, index, 0)
-                choices.append(Choice(logits, log_probs, mask, relevant, index))
+                choices.append(Choice(logits, mask, relevant, index, log_probs))
         return choices
 
     def _head_groups(self, z: Tensor) -> list["HeadGroup"]:

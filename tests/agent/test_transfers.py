@@ -68,13 +68,24 @@ class Operations(TorchDispatchMode):
 
 @pytest.fixture
 def sent(monkeypatch) -> None:
-    """What is uploaded is no longer on the host."""
+    """What is uploaded is no longer on the host; what is drawn there is."""
 
     def upload(values: torch.Tensor, device: torch.device) -> torch.Tensor:
         with torch._C.DisableTorchFunction():
             return values.clone()
 
     monkeypatch.setattr(ppo_module, "upload", upload)
+
+    # The order of minibatches is drawn on the host, by NumPy.
+    drawn = ppo_module.rng.permutation
+
+    def permutation(stream: torch.Tensor, n: int) -> torch.Tensor:
+        with torch._C.DisableTorchFunction():
+            order = drawn(stream, n)
+        order.on_host = True
+        return order
+
+    monkeypatch.setattr(ppo_module.rng, "permutation", permutation)
 
 
 def make_ppo(reads_are_free: bool, **changes) -> PPO:
