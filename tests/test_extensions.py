@@ -21,6 +21,7 @@ from simic.errors import SimicError
 from simic.growth.networks import family, hosts
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
+from tests.conftest import Simic
 from tests.helpers import in_processes
 
 ROOT = Path(__file__).parents[1]
@@ -96,6 +97,7 @@ def test_the_names_that_params_know_are_those_that_are_registered() -> None:
         (None, "no such file"),
         ("raise RuntimeError('x')", "RuntimeError: x"),
         ("def broken(:", "SyntaxError"),
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
     ],
 )
 def test_an_extension_that_cannot_be_imported_is_named(
@@ -124,3 +126,28 @@ def test_an_extension_is_imported_once_and_its_name_belongs_to_one_file(
         registry.load_extension(second)
     second.write_bytes(first.read_bytes())
     assert registry.load_extension(second) is module  # a copy of the project has the same file
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["extensions=[lost]"], "lost.py: ModuleNotFoundError: No module named 'nowhere'"),
+        (["prepare.gym={id: 'nowhere:X-v0'}"], "prepare.gym.id = 'nowhere:X-v0': No module named"),
+        (
+            ["prepare.gym={id: CartPole-v1, wrappers: [{name: 'nowhere:Wrap'}]}"],
+            "prepare.gym.id = 'CartPole-v1': No module named 'nowhere'",
+        ),
+    ],
+    ids=["extension", "environment", "wrapper"],
+)
+def test_a_module_that_is_not_installed_is_one_line_at_the_start(
+    overrides: list[str], words: str, tmp_path: Path, simic: Simic
+) -> None:
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "extensions").mkdir()
+    (tmp_path / "extensions" / "lost.py").write_text("import nowhere\n")
+    if not overrides[0].startswith("extensions"):
+        overrides = ["prepare.task=gym", "train.episode_steps=8", *overrides]
+    options = [option for override in overrides for option in ("-S", override)]
+    assert words in simic.refuses("run", *options, root=tmp_path)

@@ -7,6 +7,7 @@ import io
 import math
 import struct
 import tarfile
+import time
 import urllib.request
 import zlib
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from simic.memory import refuse_too_much
 
 # Seconds without a single byte.
 TIMEOUT_S = 30.0
+# Of a whole download.
+MOST_SECONDS = 3600.0
+PIECE = 2**16
 CLASSES = 10
 # The largest of the files has 170 MB, and 184 MB unpacked.
 MOST_BYTES = 2**28
@@ -92,9 +96,7 @@ def obtain(data_dir: Path, task: str, name: str) -> Path:
     target = data_dir / task / name
     url = site.url + name
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
-            # One byte more shows a download that is none of these files, and may have no end.
-            content = response.read(MOST_BYTES + 1)
+        content = _download(url)
     except (OSError, http.client.HTTPException) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SimicError(
@@ -109,6 +111,23 @@ def obtain(data_dir: Path, task: str, name: str) -> Path:
         )
     durable.replace_file(target, content)
     return target
+
+
+def _download(url: str) -> bytes:
+    """Fetch a file; OSError where it does not end, or not in time."""
+    deadline = time.monotonic() + MOST_SECONDS
+    size = 0
+    pieces = list[bytes]()
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+        # What is there already: a site that sends byte by byte never makes one read wait too long.
+        while piece := response.read1(PIECE):
+            size += len(piece)
+            if size > MOST_BYTES:
+                raise OSError(f"more than {MOST_BYTES} bytes")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not whole after {MOST_SECONDS:g} seconds")
+            pieces.append(piece)
+    return b"".join(pieces)
 
 
 # --- MNIST -----------------------------------------------------------------------------------------------------------

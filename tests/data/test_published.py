@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from simic.data import published
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.published import (
@@ -151,6 +152,38 @@ def test_a_bad_download_keeps_nothing(official, tmp_path, fault, words):
     official.files["train-images-idx3-ubyte.gz"] += b"x"
     message = refused(Prepare(task="mnist"), tmp_path)
     assert "train-images-idx3-ubyte.gz" in message and words in message
+
+
+class Endless(io.BytesIO):
+    """A download without end, a byte at a time."""
+
+    def read1(self, size: int | None = -1) -> bytes:
+        return b"x"
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise AssertionError("would wait for as many bytes")
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "words"),
+    [
+        ("MOST_BYTES", 1000, "more than 1000 bytes"),
+        ("MOST_SECONDS", 0.02, "not whole after 0.02 seconds"),
+    ],
+)
+def test_a_download_without_end_is_ended(
+    official: Official,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bound: str,
+    value: float,
+    words: str,
+) -> None:
+    monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: Endless())
+    monkeypatch.setattr(published, bound, value)
+    message = refused(Prepare(task="mnist"), tmp_path)
+    assert "train-images-idx3-ubyte.gz cannot be fetched" in message and words in message
+    assert files_of(tmp_path / "mnist") == {}
 
 
 # --- MNIST -----------------------------------------------------------------------------------------------------------
@@ -301,3 +334,16 @@ def test_an_archive_that_is_damaged_or_hurts_is_refused_and_nothing_is_unpacked(
     (tmp_path / ARCHIVE).write_bytes(HARMFUL[case])
     message = refused(Prepare(task="cifar10"), tmp_path)
     assert f"{ARCHIVE}: damaged, or not the archive of CIFAR-10" in message
+
+
+def test_an_archive_that_unpacks_to_more_than_there_can_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a good one otherwise; its last block would hold as much as somebody likes."""
+    (tmp_path / ARCHIVE).write_bytes(archive(FILES))
+    size = len(gzip.decompress(archive(FILES)))
+    monkeypatch.setattr(published, "MOST_BYTES", size)
+    assert len(read_cifar10(tmp_path)) == 6 * BATCH_SIZE
+    monkeypatch.setattr(published, "MOST_BYTES", size - 1)
+    message = refused(Prepare(task="cifar10"), tmp_path)
+    assert f"{ARCHIVE}: damaged, " in message and f"more than {size - 1} bytes" in message

@@ -219,3 +219,28 @@ def test_no_other_model_is_saved_where_the_grown_network_or_nothing_is_recommend
         )
         assert exported.account.recommended is None
         assert not (exported.path / "recommended").exists()
+
+
+@pytest.mark.parametrize("features", [floors.MOST_TOGETHER, floors.MOST_TOGETHER + 1])
+def test_all_modules_are_left_out_where_pairs_are_too_many_and_that_is_said_below_the_table(
+    features: int, tmp_path: Path
+) -> None:
+    draws = np.random.default_rng(6)
+    np.savez(tmp_path / "wide.npz", x=draws.normal(size=(60, features)), y=np.arange(60) % 2)
+    request = Growth(
+        str(tmp_path / "wide.npz"),
+        tmp_path / "grown",
+        policy="static",
+        host="tables/baseline",
+        hosts=1,
+        epochs=1,
+    )
+    with (
+        growth(tree("train.batches_per_epoch=1"), Workspace(tmp_path), request) as (setup, policy),
+        growing.grown_hosts(setup, policy, 1) as grown,
+    ):
+        compared, _ = growing.compare_with_floors(setup, grown, lambda what, done, total: None)
+    is_there = floors.ALL_MODULES in {row.name for row in compared.rows}
+    line = f"Left out: {floors.ALL_MODULES}, since {features} features have too many pairs."
+    assert is_there == (features <= floors.MOST_TOGETHER)
+    assert compared.table().endswith(line) != is_there
