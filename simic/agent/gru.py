@@ -65,7 +65,9 @@ class GatedRows(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - torch passes it by position
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor, ...]:
         """Go back over the rows."""
         x, input_weight, hidden_weight, r, z, n, recalled, hidden = ctx.saved_tensors
         before = hidden[:-1]

@@ -307,6 +307,8 @@ def retarget(slots: Slots, selected: Tensor, target: Tensor, steps: Tensor, curv
         steps: Length of the ramp.
         curve: Its ``Curve``.
     """
+    if _is_empty(selected):
+        return slots
     # From where alpha is, so that it never jumps.
     difference = target - slots.alpha
     ramp = torch.where(difference > 0, int(Ramp.UP), int(Ramp.DOWN))
@@ -365,8 +367,15 @@ def _passes_gate_of(target: Tensor, passes: dict[Stage, Tensor]) -> Tensor:
     return result
 
 
+def _is_empty(selected: Tensor) -> bool:
+    """Tell that no slot is selected, as in most steps for most ops, where the CPU may ask without waiting."""
+    return selected.device.type == "cpu" and not selected.any()
+
+
 def _set(slots: Slots, selected: Tensor, **values: Tensor | float | bool) -> Slots:
     """Replace the named fields where ``selected [E, K]``."""
+    if _is_empty(selected):
+        return slots
     return replace(
         slots,
         **{
@@ -378,6 +387,8 @@ def _set(slots: Slots, selected: Tensor, **values: Tensor | float | bool) -> Slo
 
 def _enter(slots: Slots, selected: Tensor, stage: Tensor | Stage, accuracy: Tensor) -> Slots:
     """Enter a stage: start its clock; entering a ramp's stage starts the ramp."""
+    if _is_empty(selected):
+        return slots
     # A seed that has trained blends as its germination asked; one that holds is fully in.
     entered = torch.where(
         selected, torch.as_tensor(int(stage) if isinstance(stage, Stage) else stage), slots.stage
