@@ -61,5 +61,36 @@ class Counting(VectorEnv):
         return self.count[:, None]
 
 
+class Maze(gymnasium.Env):
+    """A T-maze (Bakker 2001): a sign at the start says which turn at the end of the corridor pays."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,))
+    action_space = gymnasium.spaces.Discrete(3)
+    length = 3
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 0
+        self.pays = int(self.np_random.integers(2))
+        return self.seen(), {}
+
+    def seen(self):
+        sign = (2.0 * self.pays - 1.0) if self.place == 0 else 0.0
+        return np.array([sign, self.place == self.length, 1.0], dtype=np.float32)
+
+    def action_masks(self):
+        # On, left, right.
+        is_end = self.place == self.length
+        return np.array([not is_end, is_end, is_end])
+
+    def step(self, action):
+        assert self.action_masks()[action]
+        if self.place == self.length:
+            return self.seen(), float(action - 1 == self.pays), True, False, {}
+        self.place += 1
+        return self.seen(), 0.0, False, False, {}
+
+
+gymnasium.register("Maze-v0", entry_point=Maze)
 gymnasium.register("Wandering-v0", entry_point=Wandering)
 gymnasium.register("Counting-v0", vector_entry_point=Counting)
