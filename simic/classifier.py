@@ -209,7 +209,10 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
     def _checked(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Check X and y as scikit-learn does; strings stay in a DataFrame, and tensors become arrays."""
         fits = y is not None
-        X, y = (as_array(part) if isinstance(part, Tensor) else part for part in (X, y))
+        try:
+            X, y = (as_array(part) if isinstance(part, Tensor) else part for part in (X, y))
+        except SimicError as error:
+            raise ValueError(str(error)) from error
         if isinstance(X, pd.DataFrame):
             # Names and number of columns are compared, no more: an array would make objects of all columns.
             validate_data(self, X, reset=fits, skip_check_array=True)  # type: ignore[arg-type]  # a frame too

@@ -116,6 +116,22 @@ def test_numbers_out_of_range_are_refused(settings: dict, words: str) -> None:
         seeded(**settings)
 
 
+def test_tensors_that_cannot_be_arrays_are_value_errors_as_scikit_learn_has_them() -> None:
+    x = torch.zeros(60, 2)
+    y = torch.arange(60) % 2
+    empty = torch.empty(60, 2, device="meta")
+    fitted = seeded()
+    for call in (
+        lambda: GrowClassifier().fit(empty, y),
+        lambda: GrowClassifier().fit(x, empty[:, 0]),
+        lambda: fitted.predict(empty),
+        lambda: fitted.score(empty, y),
+    ):
+        with pytest.raises(ValueError, match="cannot be made an array") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
 def test_grow_saves_what_it_prints_and_predicts_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
