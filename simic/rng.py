@@ -136,18 +136,7 @@ def bits(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
     # SplitMix64: the n-th output is the mix of key + n · golden gamma; the output 0 would be the mix of the key.
     index = torch.arange(1, math.prod(shape) + 1, device=stream.device)
     states = stream.reshape(-1, 1) + index * _signed(_GOLDEN_GAMMA)
-    values = _mix_in_place(states) if stream.device.type == "cpu" else _mix(states)
-    return values.reshape((*stream.shape, *shape))
-
-
-def _mix_in_place(states: Tensor) -> Tensor:
-    """Mix as ``_mix`` does, by NumPy: it has unsigned integers, and takes half of the time."""
-    x = states.numpy().view(np.uint64)
-    for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
-        x ^= x >> np.uint64(shift)
-        x *= np.uint64(factor)
-    x ^= x >> np.uint64(31)
-    return states
+    return _mix(states).reshape((*stream.shape, *shape))
 
 
 def uniform(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:

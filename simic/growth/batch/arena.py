@@ -227,6 +227,16 @@ class Arena:
             )
         ]
 
+        self._ranges = [part for tensors in self.blocks for part in tensors.ranges]
+        # One for each decay, as it is one number for all tensors of a call.
+        self._calls: list[FusedCall] | None = None
+        if self._by_step and optimizer.name == "adamw":
+            self._calls = [
+                FusedCall(decay, [part for part in self._ranges if part.weight_decay == decay])
+                for decay in dict.fromkeys(part.weight_decay for part in self._ranges)
+            ]
+
+    @torch.no_grad()
     def update(self) -> list[Tensor]:
         """Clip the gradients of each module apart, and step.
 
@@ -242,12 +252,13 @@ class Arena:
                     grad *= scale.view(-1, *[1] * (grad.dim() - 1))
         # A frozen row has made no update: its bias corrections stand still.
         self._steps += self._moving
-        apply(
-            [part for tensors in self.blocks for part in tensors.ranges],
-            self._rate,
-            self.optimizer,
-            self._by_step,
-        )
+        if self._calls is not None:
+            for call in self._calls:
+                call.step(float(self._rate))
+            return norms
+        for part in self._ranges:
+            for param, grad, moments in zip(part.params, part.grads, part.moments, strict=True):
+                _step(part, param, grad, moments, self._rate, self.optimizer)
         return norms
 
     def scatter(self) -> None:
@@ -265,33 +276,26 @@ def _views(buffer: Tensor, rows: int, shapes: Sequence[torch.Size]) -> list[Tens
 # --- SGD with momentum and AdamW over many networks at once ----------------------------------------------------------
 
 
-@torch.no_grad()
-def apply(ranges: list[RowRange], rate: Tensor, optimizer: HostOptimizer, by_step: bool) -> None:
-    """Step all ranges, in place; the tests hold both ways to torch.optim, row by row.
+class FusedCall:
+    """Tensors that torch's fused AdamW steps in one call, of ranges of rows that have trained equally long."""
 
-    Args:
-        ranges: Of all blocks.
-        rate: The learning rate, ``[1]``.
-        optimizer: Its kind and settings.
-        by_step: Rows of a range have equal steps.
-    """
-    if not by_step or optimizer.name != "adamw":
-        for part in ranges:
+    def __init__(self, weight_decay: float, ranges: list[RowRange]) -> None:
+        self._decay = weight_decay
+        self._steps = [part.step[0].float() for part in ranges]
+        # Parameters, gradients, means, variances and steps.
+        columns: list[list[Tensor]] = [[], [], [], [], []]
+        for part, step in zip(ranges, self._steps, strict=True):
             for param, grad, moments in zip(part.params, part.grads, part.moments, strict=True):
-                _step(part, param, grad, moments, rate, optimizer)
-        return
-    # One fused call for each decay, as it is one number for all tensors of a call.
-    calls: dict[float, list[list[Tensor]]] = {}
-    for part in ranges:
-        call = calls.setdefault(part.weight_decay, [[], [], [], [], []])
-        step = part.step[0].float()
-        for param, grad, moments in zip(part.params, part.grads, part.moments, strict=True):
-            for tensors, tensor in zip(call, (param, grad, *moments, step), strict=True):
-                tensors.append(tensor)
-    for decay, (params, grads, means, variances, steps) in calls.items():
+                for column, tensor in zip(columns, (param, grad, *moments, step), strict=True):
+                    column.append(tensor)
+        self._columns = columns
+
+    def step(self, learning_rate: float) -> None:
+        torch._foreach_add_(self._steps, 1.0)
+        params, grads, means, variances, steps = self._columns
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
-            params, grads, means, variances, [], steps, lr=float(rate), beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
-            weight_decay=decay, eps=ADAM_EPS, amsgrad=False, maximize=False,
+            params, grads, means, variances, [], steps, lr=learning_rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
+            weight_decay=self._decay, eps=ADAM_EPS, amsgrad=False, maximize=False,
         )  # fmt: skip
 
 
