@@ -32,7 +32,7 @@ from simic.params import Host
 from simic.torch_modes import as_before, usual_modes
 from simic.transfer import as_array
 
-FORMAT = 2
+FORMAT = 3
 RESTORED = "bring the folder back, that of a run with dvc checkout reports/grown, or grow another"
 MOST_LETTERS = 200
 MOST_STRUCTURE_BYTES = 2**26
@@ -65,7 +65,7 @@ class SeedRecord(Record):
 class Structure(Record):
     """``structure.json``."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     host: Host
     input_shape: tuple[int, ...]
     classes: int
@@ -78,7 +78,7 @@ class Structure(Record):
 class FittedStructure(Record):
     """``structure.json`` of a model that is no network of ours, and is its program alone."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     model: str
     input_shape: tuple[int, ...]
     classes: int

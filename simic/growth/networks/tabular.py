@@ -291,8 +291,10 @@ class Bins(FixedSeed, Samplewise):
         super().__init__(shape, BINS * shape[0], edges=(BINS - 1, shape[0]))
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        bins = torch.arange(BINS, dtype=x.dtype, device=x.device)[:, None]
-        return (_rank(x, fitted["edges"])[..., None, :] == bins).to(x.dtype).flatten(-2)
+        # Rows of the identity: they are copied, where a comparison would be made bin by bin.
+        one_hot = torch.eye(BINS, dtype=x.dtype, device=x.device)
+        bins = _rank(x, fitted["edges"]).flatten().int()
+        return one_hot.index_select(0, bins).view(*x.shape[:-1], -1)
 
     def prepare(self, rows: Tensor) -> dict[str, Tensor]:
         ranks = torch.arange(1, BINS, device=rows.device) * rows.shape[1] // BINS
@@ -308,7 +310,7 @@ class NormalScores(FixedSeed, Samplewise):
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         # Half a rank more, as Φ⁻¹ is infinite at 0 and 1.
-        rank = _rank(x, fitted["knots"]).add_(0.5)
+        rank = _rank(x, fitted["knots"]).contiguous().add_(0.5)
         # Φ⁻¹(p) = √2 erf⁻¹(2p − 1), p = rank / (knots + 1).
         return torch.erfinv(rank.mul_(2 / (KNOTS + 1)).sub_(1.0)).mul_(math.sqrt(2.0))
 
@@ -319,12 +321,15 @@ class NormalScores(FixedSeed, Samplewise):
 
 def _rank(x: Tensor, bounds: Tensor) -> Tensor:
     """Count the bounds ``[R, n, D]`` that each value of ``x […, R, B, D]`` is not below."""
-    rank = torch.zeros_like(x)
-    reached = torch.empty_like(x)
-    for bound in bounds.unbind(1):
-        # Into floats: to add a bool tensor takes five times as long.
-        rank += torch.ge(x, bound[:, None], out=reached)
-    return rank
+    # Column by column, so that operations run over long rows; into floats, as to add a bool tensor takes longer.
+    columns = x.movedim(-1, 0).contiguous()
+    by_column = bounds.permute(2, 1, 0)[..., None]  # [D, n, R, 1]
+    rank = torch.zeros_like(columns)
+    reached = torch.empty_like(columns)
+    for number in range(bounds.shape[1]):
+        bound = by_column[:, number].view(-1, *[1] * (x.dim() - 3), bounds.shape[0], 1)
+        rank += torch.ge(columns, bound, out=reached)
+    return rank.movedim(0, -1)
 
 
 @blueprint("sort", "tables", closing=("out",))
