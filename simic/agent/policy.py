@@ -11,7 +11,7 @@ the head's hidden units u: what is learned of one choice holds for all (as in po
 arXiv 1506.03134).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
@@ -475,6 +475,7 @@ class ActorCritic(nn.Module):
             noise=noise,
             actions=actions,
             valid=valid,
+            forced=self._forced_heads(observation.masks),
         )
         # Looked at last, in one transfer: on a GPU it waits for all that was queued.
         value = self.state_value(readings.value)
@@ -622,6 +623,7 @@ class ActorCritic(nn.Module):
         noise: Tensor | None = None,
         actions: Tensor | None = None,
         valid: Tensor | None = None,
+        forced: Collection[int] = (),
     ) -> list[Choice]:
         """Walk down the heads; the same walk acts and rescores.
 
@@ -631,9 +633,10 @@ class ActorCritic(nn.Module):
             noise: Uniform in [0, 1), ``[..., heads]``, to sample with; None: the likeliest choice is taken.
             actions: Recorded indices ``[..., heads]``, which are taken as they are.
             valid: Bool ``[...]``; in other rows no head is relevant.
+            forced: Heads with one legal choice at most in every row: nothing is computed of them, and logits are 0.
         """
         choices: list[Choice] = []
-        for group in self._head_groups(z):
+        for group in self._head_groups(z, forced):
             # Earlier choices, of op and slot, add their embeddings and say which heads matter.
             chosen = [choice.index for choice in choices[:2]]
             hidden = group.hidden
@@ -641,15 +644,17 @@ class ActorCritic(nn.Module):
             if chosen:
                 hidden = hidden + self._embedded(chosen, group.weight)
                 relevance = self.relevance[chosen[0]]
-            for head, units in zip(
-                group.heads, hidden.chunk(len(group.heads), dim=-1), strict=True
-            ):
+            units = iter(hidden.tanh().chunk(len(group.open) or 1, dim=-1))
+            for head in group.heads:
                 # Where the head matters, and the distribution over its legal choices.
                 relevant = None if relevance is None else relevance[..., head]
                 if valid is not None:
                     relevant = valid if relevant is None else relevant & valid
                 mask = head_mask(self.action_spec, masks, head, chosen)
-                logits = self._logits(head, units.tanh(), z)
+                if head in group.open:
+                    logits = self._logits(head, next(units), z)
+                else:
+                    logits = z.new_zeros(*z.shape[:-1], self.action_spec.heads[head].size)
                 log_probs = None
 
                 # Rescore, sample or take the likeliest.
@@ -665,21 +670,34 @@ class ActorCritic(nn.Module):
                 choices.append(Choice(logits, mask, relevant, index, log_probs))
         return choices
 
-    def _head_groups(self, z: Tensor) -> list["HeadGroup"]:
+    def _forced_heads(self, masks: dict[str, Tensor]) -> set[int]:
+        """Find the heads after the first in which no row has a choice; none where the CPU would wait for the answer."""
+        forced: set[int] = set()
+        for k, head in enumerate(self.action_spec.heads[1:], 1):
+            mask = masks.get(head.name)
+            if mask is None or mask.device.type != "cpu":
+                continue
+            if not (mask.sum(dim=-1) > 1).any():
+                forced.add(k)
+        return forced
+
+    def _head_groups(self, z: Tensor, forced: Collection[int]) -> list["HeadGroup"]:
         """Compute the first layers of all heads in one product, then split them: op, slot, all others."""
+        # The op, the slot, all others: each group is computed once what it depends on was chosen.
+        count = len(self.heads)
+        groups = [group for group in (range(1), range(1, min(2, count)), range(2, count)) if group]
+        open_heads = [[head for head in group if head not in forced] for group in groups]
         # Heads are small: one product of all costs hardly more than that of a single head.
         # They are put together at each call, as heads have names of their own in checkpoints and in the gradient norms.
-        layers = [head.get_submodule("hidden") for head in self.heads]
+        layers = [
+            self.heads[head].get_submodule("hidden") for heads in open_heads for head in heads
+        ]
         weight = torch.cat([layer.get_parameter("weight") for layer in layers])
         bias = torch.cat([layer.get_parameter("bias") for layer in layers])
-        # The op, the slot, all others: each group is computed once what it depends on was chosen.
-        count = len(layers)
-        groups = [group for group in (range(1), range(1, min(2, count)), range(2, count)) if group]
-        units = [len(group) * len(weight) // count for group in groups]
+        units = [len(heads) * len(weight) // len(layers) for heads in open_heads]
         hidden = functional.linear(z, weight, bias).split(units, dim=-1)
-        return [
-            HeadGroup(*parts) for parts in zip(groups, weight.split(units), hidden, strict=True)
-        ]
+        parts = (groups, open_heads, weight.split(units), hidden)
+        return [HeadGroup(*group) for group in zip(*parts, strict=True)]
 
     def _embedded(self, chosen: Sequence[Tensor], weight: Tensor) -> Tensor:
         """Compute what e_op, and after the slot e_op + e_slot, add to first layers before their tanh; e_slot is left
@@ -706,11 +724,12 @@ class ActorCritic(nn.Module):
 
 
 class HeadGroup(NamedTuple):
-    """Heads that know of no choice, of the op alone, or of op and slot: their numbers, the weights of their first
-    layers one under the other, and what these make of z, side by side.
+    """Heads that know of no choice, of the op alone, or of op and slot: their numbers, those that are computed, the
+    weights of their first layers one under the other, and what these make of z, side by side.
     """
 
     heads: range
+    open: list[int]
     weight: Tensor
     hidden: Tensor
 
