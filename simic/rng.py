@@ -9,7 +9,6 @@ hosts, on any device, and after any resume. The mixer is the finaliser of SplitM
 import math
 from enum import IntEnum
 from functools import lru_cache
-from itertools import takewhile
 
 import numpy as np
 import torch
@@ -102,20 +101,27 @@ def key(
         A tensor of the counters' broadcast shape.
     """
     # Integers are mixed as such: a tensor made of one would be a copy that a GPU waits for.
-    whole = tuple(takewhile(lambda counter: not isinstance(counter, Tensor), counters))
-    state: Counter = _signed(_state(rng_seed, int(purpose), whole))
-    for counter in counters[len(whole) :]:
+    first = list[int]()
+    for counter in counters:
+        if isinstance(counter, Tensor):
+            break
+        first.append(counter)
+    state: Counter = _signed(_state(rng_seed, int(purpose), tuple(first)))
+    for counter in counters[len(first) :]:
         if isinstance(counter, Tensor):
             counter = torch.as_tensor(counter, dtype=torch.int64, device=device)
-            inner = _mix(counter + _signed(_GOLDEN_GAMMA))
-        else:
-            inner = _signed(_mix_integer(counter + _GOLDEN_GAMMA))
-        state = _mix((state ^ inner) + _signed(_GOLDEN_GAMMA))
+        state = _shifted_mix(state ^ _shifted_mix(counter))
     return (
         state
         if isinstance(state, Tensor)
         else torch.full((), state, dtype=torch.int64, device=device)
     )
+
+
+def _shifted_mix(x: Counter) -> Counter:
+    if isinstance(x, Tensor):
+        return _mix(x + _signed(_GOLDEN_GAMMA))
+    return _signed(_mix_integer(x + _GOLDEN_GAMMA))
 
 
 def _state(rng_seed: int, purpose: int, counters: tuple[int, ...]) -> int:

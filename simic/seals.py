@@ -67,6 +67,7 @@ STAGES: dict[str, Sealed] = {
         code=(
             *(*_HOSTS, *_BASE, "evaluation", "telemetry/columns.py", "telemetry/rows.py"),
             *(f"training/{name}.py" for name in _MEASURING),
+            "published/headroom",
             "published/rules",
         ),
         params=(
@@ -85,6 +86,7 @@ STAGES: dict[str, Sealed] = {
     "evaluate": Sealed(
         code=(
             *(*_HOSTS, *_BASE, "evaluation", "data/raw_inputs.py", "data/own/predict.py"),
+            "data/own/rates.py",
             "torch_modes.py",
             *(
                 f"training/{name}.py"

@@ -179,6 +179,7 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "policies": [name for name in figures.POLICIES if name in evaluated]
         + sorted(evaluated - figures.POLICIES.keys()),
         "standings": evaluation.standings if evaluation else {},
+        "source": run.headroom.source if run.headroom else "",
         "by_length": _by_length(evaluation) if evaluation else (),
         "cases": list(enumerate(evaluation.cases)) if evaluation else (),
         "confidence": percent(CONFIDENCE),
@@ -315,6 +316,7 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
         "code revision": origin.code_revision,
         "changed files": ", ".join(origin.changed_files) or "none",
         "changed since": ", ".join(provenance.code_changed_since) or "nothing",
+        "headroom": (run.headroom and run.headroom.source) or "measured in this run",
         **{
             f"code and extensions of {stage} sha256": digest
             for stage, digest in provenance.code_sha256.items()

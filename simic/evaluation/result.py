@@ -1,7 +1,8 @@
 """Define the results of headroom and evaluation as frozen trees; their files are canonical JSON."""
 
 import json
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
@@ -260,6 +261,8 @@ class HeadroomReport(Frozen):
     others: dict[str, "HeadroomReport"] = {}
     # Parameters of the host of each row, where they are not all those of ``host``.
     bare: tuple[int, ...] = ()
+    # Where it comes from, if it was not measured in this run.
+    source: str = ""
 
     @model_validator(mode="after")
     def _check_shapes(self) -> Self:
@@ -429,7 +432,13 @@ def read_rules(path: Path) -> TunedRules:
 Model = TypeVar("Model", bound=Frozen)
 
 
-def read_as(path: Path, model: type[Model], description: str, command: str) -> Model:
+def read_as(
+    path: Path,
+    model: type[Model],
+    description: str,
+    command: str,
+    unpack: Callable[[bytes], bytes] = bytes,
+) -> Model:
     """Read a file as a model.
 
     Args:
@@ -437,15 +446,16 @@ def read_as(path: Path, model: type[Model], description: str, command: str) -> M
         model: of its content.
         description: of that model, with its article.
         command: writes such a file.
+        unpack: gives the JSON in the bytes of the file.
 
     Raises:
         SimicError: the file is missing, damaged or of another schema.
     """
     try:
-        return model.model_validate_json(path.read_text(encoding="utf-8"))
+        return model.model_validate_json(unpack(path.read_bytes()).decode("utf-8"))
     except FileNotFoundError:
         raise SimicError(f"{path}: no such file; run {command} first") from None
-    except (OSError, UnicodeDecodeError, ValidationError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, ValidationError) as error:
         schema = schema_of(path)
         if schema in ("", str(model.model_fields["schema_version"].default)):
             reason = str(error).splitlines()[0]
