@@ -3,7 +3,7 @@ between the common schedule and the oracle, show the hosts on which it won and l
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +34,6 @@ from simic.evaluation.scoring import (
     of_rows,
     play_for_score,
     rows_together,
-    small_hosts,
 )
 from simic.evaluation.static_baselines import (
     Regime,
@@ -149,7 +148,6 @@ def elsewhere(
     device: torch.device,
     actors: Actors,
     headroom: HeadroomReport,
-    setup: EvaluationSetup,
 ) -> dict[str, result.Elsewhere]:
     """Play the same policies in episodes of other lengths, and on the tasks from outside the suite.
 
@@ -159,18 +157,11 @@ def elsewhere(
         device: where to compute.
         actors: makes the policies for an environment; it is pickled.
         headroom: what needs no controller, with the same lengths and tasks.
-        setup: that of the evaluation; small hosts play in it.
     """
-    # Episodes of other lengths need no other environment: the length is an argument of the episode. The rows of other
-    # policies are played in vain, which takes less time than new processes where hosts are small.
-    of_one_policy = (
-        nullcontext(setup)
-        if small_hosts(params.train)
-        else closing(EvaluationSetup.open(params, prepared, device))
-    )
-    with of_one_policy as lengths_setup:
+    # Episodes of other lengths need no other environment: the length is an argument of the episode.
+    with closing(EvaluationSetup.open(params, prepared, device)) as setup:
         lengths = {name: other.epochs for name, other in headroom.others.items() if name != OUTSIDE}
-        scores = {name: _scores(lengths_setup, actors, epochs) for name, epochs in lengths.items()}
+        scores = {name: _scores(setup, actors, epochs) for name, epochs in lengths.items()}
     # Tasks from outside do: a host is built for one width. Each width runs in a process.
     widths = len(setup.held_out.outside)
     if widths:
@@ -215,11 +206,8 @@ def _from_the_start(
     )
     network = StaticNetwork("static_final", env.host, env.blueprints, from_the_start(final))
     training_flops = torch.tensor(score.training_flops, device=env.device)
-    # Small hosts are trained in less time than another process takes to start.
-    changes = {"processes": 1} if small_hosts(env.train) else {}
-    runtime = setup.runtime.model_copy(update=changes)
     with closing(
-        open_population(env.train, env.rng_seed, runtime, network, hosts.ids, env.device)
+        open_population(env.train, env.rng_seed, setup.runtime, network, hosts.ids, env.device)
     ) as population:
         at_epochs, at_flops = static_final(
             population, regime, network.slots, training_flops, env.steps

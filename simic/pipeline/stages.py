@@ -183,15 +183,13 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         update={"evaluate": params.evaluate.model_copy(update={"policies": policies[:1]})}
     )
     players_in = functools.partial(actors, one_policy, learned=learned)
+    elsewhere = evaluation.elsewhere(params, workspace.prepared, device, players_in, headroom)
     opened = EvaluationSetup.open(params, workspace.prepared, device, len(policies))
     with (
         closing(opened) as setup,
         durable.new_directory(workspace.grown) as grown,
         shown(params.runtime.progress, "evaluate", "policies") as progress,
     ):
-        elsewhere = evaluation.elsewhere(
-            params, workspace.prepared, device, players_in, headroom, setup
-        )
         players = actors(params, setup.env, learned)
         ended = count(1)
 

@@ -126,10 +126,7 @@ def blind(env: GrowthEnv) -> dict[str, Actor]:
 @pytest.fixture(scope="module")
 def by_length(tables, headroom):
     """What the patient rule comes to on other lengths and on tasks from outside, under one of its names."""
-    # With rows for another policy, which stay alone.
-    setup = EvaluationSetup.open(params_of(6, 4), tables, CPU, policies=2)
-    with closing(setup):
-        return elsewhere(params_of(6, 4), tables, CPU, blind, headroom, setup)
+    return elsewhere(params_of(6, 4), tables, CPU, blind, headroom)
 
 
 def test_the_trained_policy_stands_there_too(tables, headroom, by_length):
