@@ -124,7 +124,7 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     iterations = [line.split("  ")[0] for line in lines if "committed" in line]
     assert iterations == ["train: 1/3", "train: 2/3", "train: 3/3"]
     assert {"what     81.", "record   sound", "replay   equal", "learning nothing"} <= {*lines}
-    assert "for this run: train.iterations: 40 -> 3" in lines
+    assert "for this run: train.iterations: 80 -> 3" in lines
     # What belongs to the run itself stands above what belongs to its tasks; a link to a file opens in no browser.
     verdict = artifact(client, "verdict")
     assert verdict.flow_run_id == run.id and verdict.task_run_id is None

@@ -87,7 +87,7 @@ def attempt(root: Path, api: str, run_id: UUID) -> None:
 def test_of_twenty_runs_four_are_killed_and_every_one_ends_as_itself(tmp_path: Path) -> None:
     """In two orders of overrides. Another run goes between, and params.yaml is edited after each kill."""
     workspace, notes = toy_project(tmp_path), tmp_path / NOTES
-    text = workspace.params.read_text().replace("iterations: 40", "iterations: 4")
+    text = workspace.params.read_text().replace("iterations: 80", "iterations: 4")
     workspace.params.write_text(text)
     api = PREFECT_API_URL.value()
     wanted = [*ORDER, *ORDER, *ORDER[::-1], *ORDER[::-1]]
