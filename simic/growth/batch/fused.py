@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simic.data.batches import Dataset
 from simic.growth.batch.arena import Arena
 from simic.growth.batch.forward import Templates
 from simic.growth.batch.groups import Flags, SlotGroups
@@ -21,6 +22,8 @@ from simic.transfer import upload
 
 # Of classes that a task does not have: their probability is 0, as by −∞, but every sum of logits stays finite.
 LACKING_LOGIT = -1e30
+# Numbers that are held of samples and fixed features at once: an epoch of the default hosts, little of a large table.
+MOST_NUMBERS = 2**24
 # The gradient of relu, where a tensor of the forward pass is above 0.
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 
@@ -56,9 +59,14 @@ class HostLayers:
             Both hidden layers, and logits ``[G, classes, B]``: products with few columns are slow, with few rows not.
         """
         hidden1 = z.relu_()
-        hidden2 = torch.baddbmm(self.bias2[:, None], hidden1, self.weight2.mT).relu_()
-        bias = self.bias3 if lacking is None else self.bias3.masked_fill(lacking, LACKING_LOGIT)
-        return hidden1, hidden2, torch.baddbmm(bias[..., None], self.weight3, hidden2.mT)
+        hidden2 = torch.baddbmm(self.bias2[:, None], hidden1, self.weight2.mT)
+        hidden2.relu_()
+        # By the bias: no pass over the logits is needed.
+        bias = self.bias3
+        if lacking is not None:
+            bias = bias.masked_fill(lacking, LACKING_LOGIT)
+        logits = torch.baddbmm(bias[..., None], self.weight3, hidden2.mT)
+        return hidden1, hidden2, logits
 
     def backward(
         self, grad: Tensor, x: Tensor, hidden1: Tensor, hidden2: Tensor, grads: "HostLayers"
@@ -72,6 +80,7 @@ class HostLayers:
             hidden2: The second hidden layer.
             grads: Where they are written.
         """
+        # Third layer, second, first; relu passes what was above 0.
         torch.bmm(grad, hidden2, out=grads.weight3)
         torch.sum(grad, 2, out=grads.bias3)
         grad = torch.bmm(grad.mT, self.weight3)
@@ -84,11 +93,19 @@ class HostLayers:
         torch.sum(grad, 1, out=grads.bias1)
         return grad
 
+    def logits(self, z: Tensor, lacking: Tensor | None, rows: Tensor) -> Tensor:
+        """Compute logits ``[R, classes, B]`` of some hosts from the pre-activations of all, which may be changed."""
+        if len(rows) == len(z):
+            _, _, logits = self.rest(z, lacking)
+            return logits
+        of_rows = None if lacking is None else lacking[rows]
+        _, _, logits = self.of(rows).rest(z[rows], of_rows)
+        return logits
+
     def of(self, rows: Tensor) -> "HostLayers":
         """Select some hosts."""
-        return HostLayers(
-            **{name: tensor.index_select(0, rows) for name, tensor in vars(self).items()}
-        )
+        selection = {name: tensor.index_select(0, rows) for name, tensor in vars(self).items()}
+        return HostLayers(**selection)
 
 
 class Seeds:
@@ -113,6 +130,7 @@ class Seeds:
         is_run = int(hosts[-1]) - first == len(hosts) - 1
         self.hosts = slice(first, first + len(hosts)) if is_run else hosts
         self.out = weights[template.names.index("out")].detach()
+        self.width = self.out.shape[0] * self.out.shape[1]  # features of a sample of all of them
         # Leaves for the gradients of φ: the tensors themselves are moved in place.
         self.weights = [
             weight.detach().requires_grad_(trains and name != "out" and not self.is_fixed)
@@ -120,6 +138,7 @@ class Seeds:
                 template.names, weights, template.layout.trained, strict=True
             )
         ]
+        # Those that act; None: all of them.
         acts = ~alpha.isnan()
         all_act = bool(acts.all())
         self.is_view = is_run and all_act
@@ -128,12 +147,16 @@ class Seeds:
         # A factor of φ · B that is one number costs nothing; amplitudes below 1 are one for each seed.
         self.gain = module.gain
         is_full = bool((alpha[acts] == 1).all())
-        self.alpha = None if is_full else torch.where(acts, alpha, 1.0)[:, None, None]
+        self.alpha: Tensor | None = None
+        if not is_full:
+            self.alpha = torch.where(acts, alpha, 1.0)[:, None, None]
 
     @torch.no_grad()
     def fixed_features(self, x: Tensor) -> Tensor | None:
         """Compute features that do not learn, ``[n, R, B, F]`` of batches ``[n, G, B, D]``; None if they do."""
-        return self.template.features(self.weights, x[:, self.hosts]) if self.is_fixed else None
+        if not self.is_fixed:
+            return None
+        return self.template.features(self.weights, x[:, self.hosts])
 
     def features(self, x: Tensor) -> Tensor:
         """Compute the features ``[R, B, F]`` of rows ``[G, B, D]``."""
@@ -147,8 +170,10 @@ class Seeds:
         # By index: what a seed in TRAINING makes, be it NaN, does not reach its host.
         elif len(self.places):
             if self.acting is not None:
-                features, out = features[self.acting], out[self.acting]
-            z.index_add_(0, self.places, torch.bmm(features, out), alpha=self.gain)
+                features = features[self.acting]
+                out = out[self.acting]
+            output = torch.bmm(features, out)
+            z.index_add_(0, self.places, output, alpha=self.gain)
 
     def backward(self, features: Tensor, grad: Tensor, grads: list[Tensor]) -> None:
         """Write the gradients of the parameters.
@@ -166,19 +191,23 @@ class Seeds:
         outgoing = grad[self.hosts]
         if self.alpha is not None:
             outgoing = outgoing * self.alpha
+        # Of B: a product with the features.
         out = by_name.pop("out")
         _product(features.detach().mT, outgoing, self.gain, out)
-        if by_name:
-            leaves = [weight for weight in self.weights if weight.requires_grad]
-            of_features = _product(outgoing, self.out.mT, self.gain, torch.empty_like(features))
-            inner = torch.autograd.grad(features, leaves, of_features)
-            for buffer, of_leaf in zip(by_name.values(), inner, strict=True):
-                buffer.copy_(of_leaf)
+        # Of what is inside of φ, if anything is: by autograd, whatever the blueprint.
+        if not by_name:
+            return
+        leaves = [weight for weight in self.weights if weight.requires_grad]
+        of_features = torch.empty_like(features)
+        _product(outgoing, self.out.mT, self.gain, of_features)
+        inner = torch.autograd.grad(features, leaves, of_features)
+        for buffer, of_leaf in zip(by_name.values(), inner, strict=True):
+            buffer.copy_(of_leaf)
 
 
-def _product(left: Tensor, right: Tensor, factor: float, out: Tensor) -> Tensor:
+def _product(left: Tensor, right: Tensor, factor: float, out: Tensor) -> None:
     """Write ``factor · left @ right`` into ``out``."""
-    return torch.baddbmm(out, left, right, beta=0, alpha=factor, out=out)
+    torch.baddbmm(out, left, right, beta=0, alpha=factor, out=out)
 
 
 def seeds_of(
@@ -193,13 +222,17 @@ def seeds_of(
     """
     if groups is None:
         return []
-    alpha = groups.added
-    if alpha is None:
-        alpha = torch.full((len(groups.hosts),), torch.nan, device=groups.hosts.device)
-        for item in groups.blended:
-            alpha[item.positions] = item.alpha.to(alpha.dtype)
+    # NaN stays where a seed is in TRAINING.
+    alpha = torch.full_like(groups.hosts, torch.nan, dtype=torch.float32)
+    for item in groups.blended:
+        alpha[item.positions] = item.alpha.to(alpha.dtype)
     return [
-        Seeds(templates.seeds[0][kind], tensors, groups.hosts[first:last], alpha[first:last])
+        Seeds(
+            template=templates.seeds[0][kind],
+            weights=tensors,
+            hosts=groups.hosts[first:last],
+            alpha=alpha[first:last],
+        )
         for (kind, first, last), tensors in zip(groups.blueprints, weights, strict=True)
     ]
 
@@ -214,52 +247,96 @@ class EpochResult:
 
 
 def train(
-    arena: Arena,
-    seeds: list[Seeds],
-    x: Tensor,
-    y: Tensor,
-    lacking: Tensor | None,
+    arena: Arena, seeds: list[Seeds], data: Dataset, order: Tensor, lacking: Tensor | None
 ) -> EpochResult:
     """Train hosts and seeds.
 
     Args:
         arena: Blocks of the hosts and of the seeds, in their order.
         seeds: By blueprint.
+        data: The training split.
+        order: Its rows, ``[G, n, B]``.
+        lacking: Classes that the task of a host does not have, bool ``[G, classes]``.
+    """
+    # As many minibatches at once as memory should hold.
+    hosts, _, samples = order.shape
+    columns = data.x[0].numel()
+    numbers = hosts * columns + sum(part.width for part in seeds if part.is_fixed)
+    at_once = max(1, MOST_NUMBERS // (samples * numbers))
+    logits: list[Tensor] = []
+    norms: list[list[Tensor]] = []
+    labels: list[Tensor] = []
+    for rows in order.transpose(0, 1).split(at_once):
+        chosen = rows.flatten()
+        x = data.x.flatten(1).index_select(0, chosen)
+        y = data.y.index_select(0, chosen)
+        labels.append(y.view(-1, samples))
+        _train_batches(
+            arena,
+            seeds,
+            x.view(*rows.shape, columns),
+            y.view(rows.shape),
+            lacking,
+            logits,
+            norms,
+        )
+
+    # What the epoch measured.
+    answers = data.y.index_select(0, order.transpose(0, 1).flatten()).view(-1, order.shape[2])
+    loss, right = (
+        values.view(len(logits), len(order), -1) for values in _scores(torch.cat(logits), answers)
+    )
+    by_block = [torch.stack(block) for block in zip(*norms, strict=True)]
+    return EpochResult(loss.mean(2), right.float().mean(2), by_block)
+
+
+def _train_batches(
+    arena: Arena,
+    seeds: list[Seeds],
+    x: Tensor,
+    y: Tensor,
+    lacking: Tensor | None,
+    logits: list[Tensor],
+    norms: list[list[Tensor]],
+) -> None:
+    """Make a step for each minibatch; append its logits ``[G, classes, B]``, and the norms of its gradients by block.
+
+    Args:
+        arena: As of ``train``, like ``seeds`` and ``lacking``.
+        seeds: By blueprint.
         x: Rows ``[n, G, B, D]``.
         y: Labels ``[n, G, B]``.
-        lacking: Classes that the task of a host does not have, bool ``[G, classes]``.
+        lacking: Classes that are no answers.
+        logits: Are appended to, like ``norms``.
+        norms: Of each minibatch.
     """
     host_block, *seed_blocks = arena.blocks
     layers = HostLayers(*host_block.params)
     grads = HostLayers(*host_block.grads)
     batches, hosts, samples, _ = x.shape
-    classes = layers.weight3.shape[1]
-    targets = x.new_zeros(batches, hosts, classes, samples).scatter_(2, y[:, :, None], 1.0)
+    targets = x.new_zeros(batches, hosts, layers.weight3.shape[1], samples)
+    targets.scatter_(2, y[:, :, None], 1.0)
     fixed = [part.fixed_features(x) for part in seeds]
-    logits = x.new_empty(batches, hosts, classes, samples)
-    norms: list[list[Tensor]] = []
     for batch, rows in enumerate(x):
+        # Features outside of no_grad: those that learn need their graph.
         features = [
-            part.features(rows) if of_epoch is None else of_epoch[batch]
-            for part, of_epoch in zip(seeds, fixed, strict=True)
+            part.features(rows) if of_all is None else of_all[batch]
+            for part, of_all in zip(seeds, fixed, strict=True)
         ]
         with torch.no_grad():
+            # Forward.
             z = layers.first(rows)
             for part, of_part in zip(seeds, features, strict=True):
                 part.add(of_part, z)
-            hidden1, hidden2, logits[batch] = layers.rest(z, lacking)
-            # Of the mean cross-entropy of each host: p − 1 for the answer, p for the other classes.
-            grad = logits[batch].softmax(1).sub_(targets[batch]).mul_(1 / samples)
+            hidden1, hidden2, of_batch = layers.rest(z, lacking)
+            logits.append(of_batch)
+
+            # Backward, from the mean cross-entropy of each host: p − 1 for the answer, p for the other classes.
+            grad = of_batch.softmax(1).sub_(targets[batch]).mul_(1 / samples)
             grad = layers.backward(grad, rows, hidden1, hidden2, grads)
             for part, of_part, block in zip(seeds, features, seed_blocks, strict=True):
                 part.backward(of_part, grad, block.grads)
             norms.append(arena.update())
-
-    loss, right = (
-        values.view(y.shape) for values in _scores(logits.flatten(0, 1), y.flatten(0, 1))
-    )
-    by_block = [torch.stack(block) for block in zip(*norms, strict=True)]
-    return EpochResult(loss.mean(2), right.float().mean(2), by_block)
 
 
 def _scores(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -280,8 +357,8 @@ def _scores(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def evaluate(
     layers: HostLayers,
     seeds: list[Seeds],
-    x: Tensor,
-    y: Tensor,
+    data: Dataset,
+    tasks: Tensor,
     lacking: Tensor | None,
     on: Flags,
 ) -> tuple[Tensor, Tensor]:
@@ -290,39 +367,76 @@ def evaluate(
     Args:
         layers: Of the hosts.
         seeds: Those that are on in any configuration.
-        x: Rows ``[G, N, D]``.
-        y: Labels ``[G, N]``.
+        data: What they are evaluated on, N samples of each task.
+        tasks: Of the hosts, ``[G]``.
         lacking: As of ``train``.
         on: Seeds that act in a configuration, ``[Cfg, G]``.
 
     Returns:
         Right answers ``[Cfg, G, N]``, and mean losses ``[Cfg, G]``.
     """
-    bare = layers.first(x)
-    grown = bare.clone() if on.any() else bare
+    # The networks: hosts that are bare in a configuration, then hosts that are grown in one.
+    bare = (~on).any(0)
+    grown = on.any(0)
+    number_bare = np.cumsum(bare) - 1
+    number_grown = bare.sum() + np.cumsum(grown) - 1
+    network_of = upload(np.where(on, number_grown, number_bare), tasks.device)
+    networks = (
+        upload(np.flatnonzero(bare), tasks.device),
+        upload(np.flatnonzero(grown), tasks.device),
+    )
+
+    # As many samples at once as memory should hold.
+    samples = data.x.view(data.tasks, len(data), -1)
+    labels = data.y.view(data.tasks, len(data))
+    numbers = len(tasks) * (samples.shape[2] + layers.weight1.shape[1])
+    numbers += sum(part.width for part in seeds)
+    at_once = max(1, MOST_NUMBERS // numbers)
+    parts = [
+        _answers(
+            layers,
+            seeds,
+            x.index_select(0, tasks),
+            y.index_select(0, tasks),
+            lacking,
+            networks,
+        )
+        for x, y in zip(samples.split(at_once, 1), labels.split(at_once, 1), strict=True)
+    ]
+    losses, rights = zip(*parts, strict=True)
+    loss = torch.cat(losses, 1).mean(1)
+    right = torch.cat(rights, 1)
+    return right[network_of], loss[network_of]
+
+
+def _answers(
+    layers: HostLayers,
+    seeds: list[Seeds],
+    x: Tensor,
+    y: Tensor,
+    lacking: Tensor | None,
+    networks: tuple[Tensor, Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Compute loss and right answers ``[bare + grown, B]`` of some samples.
+
+    Args:
+        layers: As of ``evaluate``, like ``seeds`` and ``lacking``.
+        seeds: By blueprint.
+        x: Rows ``[G, B, D]``.
+        y: Labels ``[G, B]``.
+        lacking: Classes that are no answers.
+        networks: Hosts to run without their seeds, and with them.
+    """
+    bare, grown = networks
+    z = layers.first(x)
+    with_seeds = z.clone() if len(bare) and len(grown) else z
     for part in seeds:
-        of_batch = part.fixed_features(x[None])
-        part.add(part.features(x) if of_batch is None else of_batch[0], grown)
-    losses: list[Tensor] = []
-    rights: list[Tensor] = []
-    stream_of = np.zeros(on.shape, np.int64)
-    first = 0
-    for z, flags in ((bare, ~on), (grown, on)):
-        hosts = np.flatnonzero(flags.any(0))
-        if not len(hosts):
-            continue
-        rows = upload(hosts, x.device)
-        if len(hosts) == len(x):
-            logits, answers = layers.rest(z, lacking)[-1], y
-        else:
-            of_rows = None if lacking is None else lacking[rows]
-            logits, answers = layers.of(rows).rest(z[rows], of_rows)[-1], y[rows]
-        loss, right = _scores(logits, answers)
-        losses.append(loss.mean(1))
-        rights.append(right)
-        place = np.zeros(on.shape[1], np.int64)
-        place[hosts] = first + np.arange(len(hosts))
-        stream_of = np.where(flags, place, stream_of)
-        first += len(hosts)
-    streams = upload(stream_of, x.device)
-    return torch.cat(rights)[streams], torch.cat(losses)[streams]
+        features = part.fixed_features(x[None])
+        part.add(part.features(x) if features is None else features[0], with_seeds)
+    answers = [
+        _scores(layers.logits(features, lacking, rows), y[rows])
+        for features, rows in ((z, bare), (with_seeds, grown))
+        if len(rows)
+    ]
+    losses, rights = zip(*answers, strict=True)
+    return torch.cat(losses), torch.cat(rights)

@@ -262,13 +262,10 @@ class Population:
     def _train_fused(
         self, arena: Arena, plan: Plan, data: Dataset, order: Tensor, lacking: Tensor | None
     ) -> EpochResult:
-        """Train hosts for tables, with all samples of the epoch gathered at once."""
-        order = order.transpose(0, 1)
-        x = data.x.flatten(1).index_select(0, order.flatten()).view(*order.shape, -1)
-        y = data.y.index_select(0, order.flatten()).view(order.shape)
+        """Train hosts for tables."""
         weights = [tensors.params for tensors in arena.blocks[1:]]
         seeds = fused.seeds_of(self.templates, plan.slots[0], weights)
-        return fused.train(arena, seeds, x, y, lacking)
+        return fused.train(arena, seeds, data, order, lacking)
 
     def _train_plainly(
         self, arena: Arena, plan: Plan, data: Dataset, order: Tensor, lacking: Tensor | None
@@ -418,14 +415,11 @@ class Population:
         if not fused.is_fusible(self.templates, groups):
             return None
         host, *seeds = [block.gathered() for block in self._blocks(plan, rows)]
-        tasks = self.tasks[rows]
-        x = data.x.view(data.tasks, len(data), -1).index_select(0, tasks)
-        y = data.y.view(data.tasks, len(data)).index_select(0, tasks)
         return fused.evaluate(
             fused.HostLayers(*host),
             fused.seeds_of(self.templates, groups, seeds),
-            x,
-            y,
+            data,
+            self.tasks[rows],
             self._lacking(data, rows),
             on,
         )

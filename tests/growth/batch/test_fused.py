@@ -40,8 +40,13 @@ def grown(backend: str, tasks: torch.Tensor, full: bool) -> tuple[Population, Sl
     return population, slots
 
 
+@pytest.mark.parametrize("at_once", [fused.MOST_NUMBERS, 1])
 @pytest.mark.parametrize("full", [True, False])
-def test_an_epoch_and_its_evaluation_equal_the_plain_ones(tasks, full: bool, monkeypatch) -> None:
+def test_an_epoch_and_its_evaluation_equal_the_plain_ones(
+    tasks, full: bool, at_once: int, monkeypatch
+) -> None:
+    """With all samples at once, and with few."""
+    monkeypatch.setattr(fused, "MOST_NUMBERS", at_once)
     order = make_order(ENVS, 3, 16) + SAMPLES * tasks[:, None, None]
     off = torch.stack((torch.zeros(ENVS, 1, dtype=torch.bool), torch.arange(ENVS)[:, None] % 3 > 0))
     measured = {}
