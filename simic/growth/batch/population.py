@@ -37,7 +37,7 @@ from simic.growth.batch.statistics import SeedNorms, TrainStats, score, train_st
 from simic.growth.batch.template import Fits, RowLayout, Template, channels_last
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Blend, Slots, Stage
-from simic.growth.networks.blueprints import Blueprint, count_flops
+from simic.growth.networks.blueprints import Blueprint, built, count_flops
 from simic.growth.networks.hosts import HostSpec
 from simic.params import HostOptimizer
 from simic.rng import Purpose
@@ -463,7 +463,10 @@ class Population:
             [[blueprint.params(shape) for blueprint in self.blueprints] for shape in seed_shapes],
             [[blueprint.flops(shape) for blueprint in self.blueprints] for shape in seed_shapes],
             [gate.layout.params for gate, _ in gates],
-            [count_flops(gate.module, shape) for gate, shape in gates],
+            [
+                count_flops(built(partial(self.host.gate, shape), shape), shape)
+                for _, shape in gates
+            ],
         )
         return [torch.tensor(table, device=self.device) for table in tables]
 

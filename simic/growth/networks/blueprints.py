@@ -15,15 +15,17 @@ Its parameters and FLOPs are counted, it runs batched over hosts, and the masks,
 Tensors that a fresh module draws at random are redrawn by hash at germination (batch/template.py); constants stay.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import TypeVar
+from functools import cache, partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from simic.errors import SimicError
 from simic.growth.networks.layers import (
@@ -42,6 +44,10 @@ M = TypeVar("M", bound=nn.Module)
 SE_SCALE_BIAS = 3.0
 
 
+# Numbers in the parameters, and in a sample, of a module that is built to be tried.
+MOST_VALUES = 2**22
+
+
 def count_params(module: nn.Module) -> int:
     """Count trainable parameters, without those that are fitted to data once and never trained."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
@@ -53,18 +59,56 @@ def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.floa
     What a module computes once for all samples, such as a product of its parameters, does not count.
 
     Args:
-        module: which; it is moved to the meta device.
+        module: which.
         shape: of its input, without the batch.
         dtype: of its input.
     """
-    module = module.to("meta")
     counts = []
-    # The difference of two batches is the cost of one more sample; on the meta device nothing is computed.
+    # The difference of two batches is the cost of one more sample.
     for samples in (1, 2):
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            module(torch.empty(samples, *shape, device="meta", dtype=dtype))
-        counts.append(counter.get_total_flops())
+        with FlopCounter() as counter, torch.no_grad():
+            module(torch.zeros(samples, *shape, dtype=dtype, device=_device(module)))
+        counts.append(counter.flops)
     return counts[1] - counts[0]
+
+
+class FlopCounter(TorchDispatchMode):
+    """Counts as torch's own counter does, which imports torch's compiler: 2 seconds in every process."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else torch wraps the method below in one that does.
+        return False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            self.flops += formula(*args, **(kwargs or {}), out_val=result)
+        return result
+
+
+def built(build: Callable[[], M], shape: Shape) -> M:
+    """Build a module to be tried on samples of a shape and counted; torch's global generator is left as it was.
+
+    A large one is an outline on the meta device, without values. To run it, torch imports its compiler, and a
+    description may ask for more memory than there is.
+    """
+    with torch.device("meta"):
+        outline = build()
+    values = sum(parameter.numel() for parameter in outline.parameters())
+    if max(values, math.prod(shape)) > MOST_VALUES:
+        return outline
+    with torch.random.fork_rng(devices=[]):
+        return build()
+
+
+def _device(module: nn.Module) -> torch.device | None:
+    return next((parameter.device for parameter in module.parameters()), None)
 
 
 def probe(
@@ -74,7 +118,7 @@ def probe(
     expected: Shape,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Try a module on the meta device.
+    """Try a module on a batch of two.
 
     Args:
         module: to try.
@@ -89,7 +133,7 @@ def probe(
     # Whatever a user's module raises, the message names it.
     try:
         with torch.no_grad():
-            output = module.to("meta")(torch.empty(2, *shape, device="meta", dtype=dtype))
+            output = module(torch.zeros(2, *shape, dtype=dtype, device=_device(module)))
     except Exception as error:
         raise SimicError(
             f"{name}: fails on features {list(shape)}: {' '.join(str(error).split())}"
@@ -116,19 +160,18 @@ class Blueprint:
 
     def params(self, shape: Shape) -> int:
         """Count the parameters at a slot of this feature shape."""
-        return count_params(self._on_meta(shape))
+        return count_params(self._built(shape))
 
-    # Flops and checks once in a process: populations are built of the same blueprints again and again, and on the meta
-    # device these take longer than all else of that.
+    # Flops and checks once in a process: populations are built of the same blueprints again and again.
     @cache  # noqa: B019 - blueprints live as long as the process
     def flops(self, shape: Shape) -> int:
         """Count the FLOPs per sample at a slot of this feature shape (``count_flops``)."""
-        return count_flops(self._on_meta(shape), self.shapes(shape)[0])
+        return count_flops(self._built(shape), self.shapes(shape)[0])
 
     @cache  # noqa: B019
     def check(self, name: str, shape: Shape) -> None:
         """Raise SimicError, by this name, unless it gives what the slot needs."""
-        probe(self._on_meta(shape), name, *self.shapes(shape))
+        probe(self._built(shape), name, *self.shapes(shape))
 
     @property
     def reads_input(self) -> bool:
@@ -139,9 +182,8 @@ class Blueprint:
         """Tell the shapes of its input and output, where it is built for ``shape``."""
         return (shape[:1], shape[1:]) if self.reads_input else (shape, shape)
 
-    def _on_meta(self, shape: Shape) -> nn.Module:
-        with torch.device("meta"):
-            return self.build(shape)
+    def _built(self, shape: Shape) -> nn.Module:
+        return built(partial(self.build, shape), shape)
 
 
 _REGISTRY: dict[tuple[str, str], Blueprint] = {}

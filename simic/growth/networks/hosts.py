@@ -13,6 +13,7 @@ from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
 from simic.growth.networks import images, tabular, transformer  # noqa: F401 - they register the shipped families
 from simic.growth.networks.blueprints import (
+    built,
     count_flops,
     count_params,
     families_with_blueprints,
@@ -151,7 +152,7 @@ def _refuse_unfit(host: Host, family: Family, input_shape: Shape, classes: int) 
         )
 
 
-# On the meta device this takes longer than all else of building a host, and a run builds dozens of equal ones.
+# A run builds dozens of equal hosts.
 @lru_cache(maxsize=64)
 def _count(
     build_anatomy: Callable[..., Anatomy],
@@ -170,9 +171,7 @@ def _count(
     )
     params = flops = 0
     for k, build in enumerate((*anatomy.segments, anatomy.head)):
-        # On the meta device nothing is allocated or drawn.
-        with torch.device("meta"):
-            module = build()
+        module = built(build, shapes[k])
         dtype = torch.int64 if tokens and k == 0 else torch.float32
         part = "host head" if build is anatomy.head else f"host segment {k}"
         probe(module, part, shapes[k], shapes[k + 1], dtype)
