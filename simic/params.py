@@ -327,8 +327,8 @@ class Train(Tree):
     """One training run of the controller."""
 
     host: Host = Host()
-    iterations: Count = 40
-    horizon: Count | None = 40  # iterations over which ppo.entropy_coef falls; null: all of them
+    iterations: Count = 80
+    horizon: Count | None = 80  # iterations over which ppo.entropy_coef falls; null: all of them
     envs: Count = 1024
     # Epochs of each host and decisions about it; a range [low, high] is drawn from anew for each iteration.
     episode_steps: Count | Annotated[tuple[Count, Count], Field(strict=False)] = (5, 16)
@@ -336,7 +336,7 @@ class Train(Tree):
     batch_size: Count = 48
     episode_end: Literal["terminate", "truncate"] = "terminate"
     # Iterations between validation episodes that choose the best checkpoint
-    validate_every: Count = 10
+    validate_every: Count = 20
     # Findings that end the run; spent budgets always do
     stop_on: Literal["never", "critical", "high"] = "critical"
     host_optimizer: HostOptimizer = HostOptimizer()

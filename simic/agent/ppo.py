@@ -254,21 +254,8 @@ class PPO:
             raise ValueError("the rollout has no advantages: call with_advantages first")
         rollout, env_ids, all_env_ids = self._rows(rollout)
 
-        # Advantages are normalised over rows with a choice: where one action was legal nothing was decided. Over the
-        # rollout, not the minibatch, so that a row counts the same in every epoch.
         log = Log(once=scales(rollout, self.reduce))
-        usage = head_usage(
-            self.policy, rollout, min(self.settings.minibatches, len(all_env_ids)), self.reduce
-        )
-        decided = usage.choice.any(dim=-1)
-        assert rollout.advantages is not None
-        rollout = replace(
-            rollout,
-            advantages=normalized(rollout.advantages, decided, self.reduce),
-            # Nothing of these is read below: minibatches need no copy of them.
-            raw_features=rollout.raw_features[..., :0],
-            masks=self._masks(rollout, usage),
-        )
+        rollout, usage = self._prepared(rollout, len(all_env_ids))
 
         # Schedules.
         learning_rate = self.learning_rate()
@@ -314,6 +301,22 @@ class PPO:
             "samples_by_head": usage.choice_rows,
         }
         return self._report(log, learning_rate, entropy_coef)
+
+    def _prepared(self, rollout: Rollout, environments: int) -> tuple[Rollout, HeadUsage]:
+        """Normalise the advantages, and leave out what no minibatch reads; give what heads had a choice too."""
+        # Advantages are normalised over rows with a choice: where one action was legal nothing was decided. Over the
+        # rollout, not the minibatch, so that a row counts the same in every epoch.
+        minibatches = min(self.settings.minibatches, environments)
+        usage = head_usage(self.policy, rollout, minibatches, self.reduce)
+        decided = usage.choice.any(dim=-1)
+        assert rollout.advantages is not None
+        rollout = replace(
+            rollout,
+            advantages=normalized(rollout.advantages, decided, self.reduce),
+            raw_features=rollout.raw_features[..., :0],
+            masks=self._masks(rollout, usage),
+        )
+        return rollout, usage
 
     def _rows(self, rollout: Rollout) -> tuple[Rollout, Tensor, Tensor]:
         """Cut a rollout into the rows that minibatches are made of; give their ids here and in all processes.

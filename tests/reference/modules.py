@@ -371,11 +371,11 @@ def radial(shape: Shape) -> Part:
 
 
 def bins(shape: Shape) -> Part:
-    """Build a one-hot code of the quantile bin, of 12, of each column: bin after bin, all columns."""
+    """Build a one-hot code of the quantile bin, of 12, of each column: column after column, all bins."""
 
     def features(v: Values, x: Tensor) -> Tensor:
         number = (x[:, None] >= v["edges"]).sum(dim=1)
-        return F.one_hot(number, BINS).to(x.dtype).transpose(1, 2).flatten(1)
+        return F.one_hot(number, BINS).to(x.dtype).flatten(1)
 
     def prepare(rows: Tensor) -> dict[str, Tensor]:
         return {"edges": rows.sort(dim=0).values[[k * len(rows) // BINS for k in range(1, BINS)]]}

@@ -4,12 +4,13 @@ import multiprocessing
 import pickle
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import torch
 from pydantic import ValidationError
@@ -152,42 +153,32 @@ def _beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     """Do picklable work in another process; give what waits for its result."""
     # Spawned, as a fork of a process with threads may hang.
     context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_work_apart, args=(work, sender, registry.extensions()), daemon=True
-    )
-    process.start()
-    sender.close()
-    try:
-        yield partial(_received, receiver)
-    finally:
-        process.terminate()
-        process.join()
+    with ProcessPoolExecutor(1, context, _start_apart, (registry.extensions(),)) as worker:
+        future = worker.submit(_pickled, work)
+        try:
+            yield lambda: pickle.loads(future.result())  # noqa: S301 - from our own process
+        except BrokenProcessPool:
+            raise SimicError(
+                "prepare: the process that drew a part has ended; run it again"
+            ) from None
+        except KeyboardInterrupt:
+            # Else the pool would wait for what it is at.
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
-def _work_apart(work: Callable[[], T], sender: Connection, extensions: Sequence[Path]) -> None:
-    """Send what work gives, or the SimicError that it raises."""
+def _start_apart(extensions: Sequence[Path]) -> None:
     # Ctrl-C is for the first process, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     for file in extensions:
         registry.load_extension(file)
-    try:
-        answer = work()
-    except SimicError as error:
-        answer = error
-    # Pickled here: torch would open a file for each tensor that it sends.
-    sender.send_bytes(pickle.dumps(answer))
 
 
-def _received(receiver: Connection) -> Any:
-    try:
-        answer = pickle.loads(receiver.recv_bytes())  # noqa: S301 - from our own process
-    except EOFError:
-        raise SimicError("prepare: the process that drew a part has ended; run it again") from None
-    if isinstance(answer, SimicError):
-        raise answer
-    return answer
+def _pickled(work: Callable[[], object]) -> bytes:
+    # Here: torch would open a file for each tensor that it sends.
+    return pickle.dumps(work())
 
 
 def _arrays_by_width(outside: Sequence[Instance]) -> dict[str, Tensor]:

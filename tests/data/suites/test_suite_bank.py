@@ -215,7 +215,7 @@ def test_a_bank_of_which_another_process_draws_a_part_is_the_same(tmp_path, monk
 def test_what_goes_wrong_in_the_other_process_is_said_here():
     with suite_bank_module._beside(refuse) as answer, pytest.raises(SimicError, match="too few"):
         answer()
-    with suite_bank_module._beside(end) as answer, pytest.raises(SimicError, match="has ended"):
+    with pytest.raises(SimicError, match="has ended"), suite_bank_module._beside(end) as answer:
         answer()
 
 

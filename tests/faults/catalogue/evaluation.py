@@ -65,7 +65,9 @@ FAULTS: Faults = {
         "The p-value counts one side and is called two-sided.",
         "evaluation/test_intervals.py",
         Patch(
-            STATISTICS, "np.abs(signs @ difference) >= observed", "signs @ difference >= observed"
+            STATISTICS,
+            "np.abs(total - 2.0 * flipped) >= abs(total)",
+            "total - 2.0 * flipped >= abs(total)",
         ),
     ),
     "groups-mixed": fault(

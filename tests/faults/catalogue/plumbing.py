@@ -93,7 +93,7 @@ FAULTS: Faults = {
     "fused-features-of-another-batch": fault(
         "The fused pass finds the features of one minibatch in the next one.",
         "growth/batch/test_fused.py::test_an_epoch_and_its_evaluation_equal_the_plain_ones",
-        Patch("growth/batch/fused.py", "else of_epoch[batch]", "else of_epoch[batch - 1]"),
+        Patch("growth/batch/fused.py", "else of_all[batch]", "else of_all[batch - 1]"),
     ),
     "seed-gradient-leaks": fault(
         "Isolated seeds send their gradient into the host.",
@@ -105,7 +105,8 @@ FAULTS: Faults = {
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch(
             ARENA,
-            "(self.trained, *self.moments), strict=True):\n            for part, view in zip(parts, views, strict=True):\n"
+            "(self.trained, *self.moments), strict=True):\n"
+            "            for part, view in zip(parts, views, strict=True):\n"
             "                part.index_copy_",
             "(self.trained, *[[torch.zeros_like(part) for part in views] for views in self.moments]), strict=True):\n"
             "            for part, view in zip(parts, views, strict=True):\n"
