@@ -59,7 +59,9 @@ def masked_log_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 def likeliest(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Find the legal choice ``[...]`` with the largest logit; 0 where none is legal."""
-    return (logits if mask is None else logits.masked_fill(~mask, -math.inf)).argmax(dim=-1)
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -math.inf)
+    return logits.argmax(dim=-1)
 
 
 def sample(log_probs: Tensor, noise: Tensor) -> Tensor:

@@ -98,7 +98,9 @@ def export_policy(
     module = GreedyPolicy(policy, normalizer, names).eval()
     batch = torch.export.Dim("batch", min=1, max=1_000_000)
     example = _example(policy, names)
-    sizes = ({0: batch}, {0: batch}, tuple({0: batch} for _ in names), {0: batch}, {0: batch})
+    rows = {0: batch}
+    masks = tuple(rows for _ in names)
+    sizes = (rows, rows, masks, rows, rows)
     with torch.no_grad():
         exported = torch.export.export(module, example, dynamic_shapes=sizes, strict=False)
     # The program and the page that says what its inputs are called.

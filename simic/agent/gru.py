@@ -53,7 +53,8 @@ class GatedRows(torch.autograd.Function):
         hidden = n.new_empty(steps[0] + 1, *state.shape)
         hidden[0] = state
         # Views of all steps at once: to index a tensor in each step costs as much as to add two.
-        views = (part.unbind() for part in (hidden[:-1], hidden[1:], r, z, n, recalled))
+        parts = (hidden[:-1], hidden[1:], r, z, n, recalled)
+        views = (part.unbind() for part in parts)
         for h, h_after, r_t, z_t, n_t, recalled_t in zip(*views, strict=True):
             r_t.addmm_(h, by_r).sigmoid_()
             z_t.addmm_(h, by_z).sigmoid_()

@@ -65,7 +65,9 @@ def head_usage(
         )
     choice = relevant & (torch.stack(legal_counts, dim=-1) > 1)
     # Both counts in one exchange between processes.
-    counts = torch.cat((rollout.valid.sum()[None], choice.sum(dim=(0, 1)))).to(rollout.values.dtype)
+    rows = rollout.valid.sum()[None]
+    rows_by_head = choice.sum(dim=(0, 1))
+    counts = torch.cat((rows, rows_by_head)).to(rollout.values.dtype)
     counts = reduce(counts, "sum")
     return HeadUsage(relevant, choice, counts[0], counts[1:], minibatches)
 

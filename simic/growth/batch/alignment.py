@@ -36,7 +36,11 @@ class Alignments:
     """
 
     def __init__(
-        self, templates: Sequence[Template], kinds: Sequence[Blueprint], data: Dataset, fits: Fits
+        self,
+        templates: Sequence[Template],
+        kinds: Sequence[Blueprint],
+        data: Dataset,
+        fits: Fits,
     ) -> None:
         self.data = data
         self._fits = fits
@@ -100,11 +104,18 @@ class Alignments:
                 if name in closing
             ]
             gradients = [self._gradient(template, weights, leaves, *half) for half in halves]
-        products = [(a * b).flatten(1).sum(1) for a, b in zip(*gradients, strict=True)]
+        # By parameter, then all of them.
+        products = [
+            (first * second).flatten(1).sum(1) for first, second in zip(*gradients, strict=True)
+        ]
         return torch.stack(products).sum(0)
 
     def _product(
-        self, template: Template, weights: list[Tensor], x: Tensor, labels: Tensor
+        self,
+        template: Template,
+        weights: list[Tensor],
+        x: Tensor,
+        labels: Tensor,
     ) -> list[Tensor]:
         """Compute the gradient of B of a seed φ · B: the product of features and errors."""
         seed = template.row_seed
@@ -113,7 +124,9 @@ class Alignments:
             labels, template.layout.shapes[template.names.index("out")][1], self.data.classes
         )
         features = template.features(weights, x.flatten(2))
-        return [torch.bmm(features.mT, error) * (seed.gain / labels.shape[1])]
+        # Of the mean over the rows.
+        factor = seed.gain / labels.shape[1]
+        return [factor * torch.bmm(features.mT, error)]
 
     def _gradient(
         self,
@@ -133,5 +146,6 @@ class Alignments:
 def _error(labels: Tensor, width: int, classes: int) -> Tensor:
     """Make the errors ``[R, n, min(width, classes)]`` of a seed's output: one class of ``labels`` for each unit."""
     # As if the labels were the error; centred, since a constant is what a bias learns.
+    # Classes beyond the hidden units come round again.
     error = F.one_hot(labels % width, min(width, classes)).to(torch.float32)
     return error - error.mean(1, keepdim=True)

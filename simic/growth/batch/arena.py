@@ -36,7 +36,11 @@ class Rows:
 
     @classmethod
     def zeros(
-        cls, envs: int, columns: RowLayout, moments: tuple[str, ...], device: torch.device
+        cls,
+        envs: int,
+        columns: RowLayout,
+        moments: tuple[str, ...],
+        device: torch.device,
     ) -> Self:
         """Allocate rows that nothing stands in yet.
 
@@ -118,7 +122,12 @@ class BlockTensors:
     """
 
     def __init__(
-        self, block: Block, steps: Tensor, moving: Tensor, optimizer: str, by_step: bool
+        self,
+        block: Block,
+        steps: Tensor,
+        moving: Tensor,
+        optimizer: str,
+        by_step: bool,
     ) -> None:
         self.block = block
         self.steps = steps
@@ -138,9 +147,11 @@ class BlockTensors:
         self.trained, self.grads, *self.moments = (
             _views(buffer, len(steps), shapes) for buffer in buffers
         )
-        for parts, views in zip(sources.values(), (self.trained, *self.moments), strict=True):
+        gathered = (self.trained, *self.moments)
+        for parts, views in zip(sources.values(), gathered, strict=True):
             for part, view in zip(parts, views, strict=True):
-                torch.index_select(part, 0, block.hosts, out=view.flatten(1))
+                rows = view.flatten(1)
+                torch.index_select(part, 0, block.hosts, out=rows)
         self.ranges = self._ranges(moving, buffers, by_step)
 
         # All tensors of the modules, in order: what was fitted to data once is not in the buffers.
@@ -161,8 +172,10 @@ class BlockTensors:
             moves = moving if self.block.frozen.any() else None
             return [RowRange(self.trained, self.grads, moments, self.steps, moves, decay)]
         # A range ends where the step count changes: torch's fused kernel takes one count for all of a tensor.
-        changes = (self.steps[1:] != self.steps[:-1]) | (moving[1:] != moving[:-1])
-        bounds = [0, *(changes.nonzero().flatten() + 1).tolist(), len(self.steps)]
+        other_steps = self.steps[1:] != self.steps[:-1]
+        other_moving = moving[1:] != moving[:-1]
+        changes = (other_steps | other_moving).nonzero().flatten() + 1
+        bounds = [0, *changes.tolist(), len(self.steps)]
         # All together: then the buffers are tensors.
         if len(bounds) == 2 and moving[0]:
             param, grad, *others = buffers
@@ -182,11 +195,14 @@ class BlockTensors:
 
     def norms(self) -> Tensor:
         """Compute the norm of each module over all its gradients, ``[G]``."""
+        # Of each tensor, then of these.
         norms = [torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in self.grads]
-        return torch.linalg.vector_norm(torch.stack(norms, 1), dim=1)
+        by_tensor = torch.stack(norms, 1)
+        return torch.linalg.vector_norm(by_tensor, dim=1)
 
     def scatter(self) -> None:
         """Write parameters, moments and steps back to where they live."""
+        # What does not train is as it was.
         hosts = self.block.hosts
         self.block.store.tensors["step"].index_copy_(0, hosts, self.steps)
         for parts, views in zip(self._sources.values(), (self.trained, *self.moments), strict=True):
@@ -245,11 +261,13 @@ class Arena:
         """
         norms = [tensors.norms() for tensors in self.blocks]
         # A gradient of a larger norm is brought to it; NaN stays NaN, in its own row.
-        scales = (self.optimizer.max_grad_norm / (torch.cat(norms) + CLIP_EPS)).clamp(max=1.0)
+        limit = self.optimizer.max_grad_norm
+        scales = (limit / (torch.cat(norms) + CLIP_EPS)).clamp(max=1.0)
         if not self._by_step or not (scales >= 1).all():
             for tensors, scale in zip(self.blocks, scales.split(self._rows), strict=True):
                 for grad in tensors.grads:
-                    grad *= scale.view(-1, *[1] * (grad.dim() - 1))
+                    wide = (-1, *[1] * (grad.dim() - 1))
+                    grad *= scale.view(wide)
         # A frozen row has made no update: its bias corrections stand still.
         self._steps += self._moving
         if self._calls is not None:
@@ -292,6 +310,7 @@ class FusedCall:
 
     def step(self, learning_rate: float) -> None:
         torch._foreach_add_(self._steps, 1.0)
+        # Lists of tensors side by side, as torch wants them.
         params, grads, means, variances, steps = self._columns
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
             params, grads, means, variances, [], steps, lr=learning_rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],

@@ -107,7 +107,11 @@ def gate_name(slot: int) -> str:
 
 
 def run_streams(
-    backend: Backend, templates: Templates, weights: Weights, plan: Plan, x: Tensor
+    backend: Backend,
+    templates: Templates,
+    weights: Weights,
+    plan: Plan,
+    x: Tensor,
 ) -> Tensor:
     """Run hosts and seeds of all streams.
 
@@ -183,7 +187,11 @@ def _graft(
 
 
 def _run_seeds(
-    templates: Templates, weights: Weights, groups: SlotGroups, slot: int, x: Tensor
+    templates: Templates,
+    weights: Weights,
+    groups: SlotGroups,
+    slot: int,
+    x: Tensor,
 ) -> Tensor:
     """Run the seeds of a slot on their inputs ``[R, B, …]``, blueprint by blueprint."""
     parts = x.split([last - first for _, first, last in groups.blueprints])
@@ -312,7 +320,12 @@ class _Join(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, h: Tensor, s: Tensor, x: Tensor, gate: Tensor | None, groups: SlotGroups
+        ctx: Any,
+        h: Tensor,
+        s: Tensor,
+        x: Tensor,
+        gate: Tensor | None,
+        groups: SlotGroups,
     ) -> Tensor:
         ctx.groups = groups
         ctx.save_for_backward(h, s, x, gate)

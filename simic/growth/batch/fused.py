@@ -58,6 +58,7 @@ class HostLayers:
         Returns:
             Both hidden layers, and logits ``[G, classes, B]``: products with few columns are slow, with few rows not.
         """
+        # In place: nothing else reads the pre-activations.
         hidden1 = z.relu_()
         hidden2 = torch.baddbmm(self.bias2[:, None], hidden1, self.weight2.mT)
         hidden2.relu_()
@@ -69,7 +70,12 @@ class HostLayers:
         return hidden1, hidden2, logits
 
     def backward(
-        self, grad: Tensor, x: Tensor, hidden1: Tensor, hidden2: Tensor, grads: "HostLayers"
+        self,
+        grad: Tensor,
+        x: Tensor,
+        hidden1: Tensor,
+        hidden2: Tensor,
+        grads: "HostLayers",
     ) -> Tensor:
         """Write the gradients of all parameters; give that of the first pre-activation.
 
@@ -119,10 +125,15 @@ class Seeds:
     """
 
     def __init__(
-        self, template: Template, weights: list[Tensor], hosts: Tensor, alpha: Tensor
+        self,
+        template: Template,
+        weights: list[Tensor],
+        hosts: Tensor,
+        alpha: Tensor,
     ) -> None:
         module = template.row_seed
         assert module is not None
+        # Fixed features have nothing to learn, so an epoch computes them once.
         self.template = template
         self.is_fixed = isinstance(module, FixedSeed)
         # Neighbours are viewed, others copied.
@@ -164,7 +175,9 @@ class Seeds:
 
     def add(self, features: Tensor, z: Tensor) -> None:
         """Add φ · B of the seeds that act, of features ``[R, B, F]``, to pre-activations ``z [G, B, H1]``."""
+        # Amplitudes are of seeds, so they scale B, which is smaller than the features.
         out = self.out if self.alpha is None else self.out * self.alpha
+        # Into the pre-activations themselves, where they are neighbours.
         if self.is_view:
             z[self.hosts].baddbmm_(features, out, alpha=self.gain)
         # By index: what a seed in TRAINING makes, be it NaN, does not reach its host.
@@ -183,11 +196,13 @@ class Seeds:
             grad: Of the pre-activations, ``[G, B, H1]``.
             grads: By tensor that trains.
         """
+        # The buffers by the name of what they belong to.
         layout = self.template.layout
         names = [
             name for name, trains in zip(self.template.names, layout.trained, strict=True) if trains
         ]
         by_name = dict(zip(names, grads, strict=True))
+        # What reaches the seeds; in TRAINING as if they had added.
         outgoing = grad[self.hosts]
         if self.alpha is not None:
             outgoing = outgoing * self.alpha
@@ -247,7 +262,11 @@ class EpochResult:
 
 
 def train(
-    arena: Arena, seeds: list[Seeds], data: Dataset, order: Tensor, lacking: Tensor | None
+    arena: Arena,
+    seeds: list[Seeds],
+    data: Dataset,
+    order: Tensor,
+    lacking: Tensor | None,
 ) -> EpochResult:
     """Train hosts and seeds.
 
@@ -266,6 +285,7 @@ def train(
     logits: list[Tensor] = []
     norms: list[list[Tensor]] = []
     labels: list[Tensor] = []
+    # Batches first, so that each is one contiguous block.
     for rows in order.transpose(0, 1).split(at_once):
         chosen = rows.flatten()
         x = data.x.flatten(1).index_select(0, chosen)
@@ -314,6 +334,7 @@ def _train_batches(
     layers = HostLayers(*host_block.params)
     grads = HostLayers(*host_block.grads)
     batches, hosts, samples, _ = x.shape
+    # One-hot, beside the logits: classes before samples.
     targets = x.new_zeros(batches, hosts, layers.weight3.shape[1], samples)
     targets.scatter_(2, y[:, :, None], 1.0)
     fixed = [part.fixed_features(x) for part in seeds]
@@ -332,7 +353,8 @@ def _train_batches(
             logits.append(of_batch)
 
             # Backward, from the mean cross-entropy of each host: p − 1 for the answer, p for the other classes.
-            grad = of_batch.softmax(1).sub_(targets[batch]).mul_(1 / samples)
+            probability = of_batch.softmax(1)
+            grad = probability.sub_(targets[batch]).mul_(1 / samples)
             grad = layers.backward(grad, rows, hidden1, hidden2, grads)
             for part, of_part, block in zip(seeds, features, seed_blocks, strict=True):
                 part.backward(of_part, grad, block.grads)
@@ -344,13 +366,17 @@ def _scores(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     is never right.
     """
     answers = y[:, None]
-    loss = -logits.log_softmax(1).gather(1, answers)[:, 0]
+    log_probability = logits.log_softmax(1)
+    loss = -log_probability.gather(1, answers)[:, 0]
+    # Comparing with the largest logit is faster than argmax over few classes.
     best = logits.amax(1, keepdim=True)
     right = logits.gather(1, answers) == best
     # Where classes tie, equality alone would call several answers right: the first of them is the answer.
     if y.device.type != "cpu" or int((logits == best).sum()) != y.numel():
         right = logits.argmax(1, keepdim=True) == answers
-    return loss, right[:, 0] & logits.sum(1).isfinite()
+    # One number that is not finite makes their sum so.
+    finite = logits.sum(1).isfinite()
+    return loss, right[:, 0] & finite
 
 
 @torch.no_grad()
@@ -427,6 +453,7 @@ def _answers(
         lacking: Classes that are no answers.
         networks: Hosts to run without their seeds, and with them.
     """
+    # Both share the first product.
     bare, grown = networks
     z = layers.first(x)
     with_seeds = z.clone() if len(bare) and len(grown) else z

@@ -168,7 +168,12 @@ def evaluation_plan(state: SlotState, off: Flags, alpha: Tensor) -> tuple[Plan, 
 
 
 def group_seeds(
-    state: SlotState, slot: int, owner: Integers, runs: Flags, alpha: Tensor, isolated: Set[Stage]
+    state: SlotState,
+    slot: int,
+    owner: Integers,
+    runs: Flags,
+    alpha: Tensor,
+    isolated: Set[Stage],
 ) -> SlotGroups | None:
     """Group the seeds of the streams in ``runs`` at a slot; stable order, so equal structure means equal groups."""
     streams = np.flatnonzero(runs)

@@ -172,7 +172,11 @@ class _SameConv(nn.Module):
 
 @cache
 def _neighbourhoods(
-    kernel: int, height: int, width: int, dtype: torch.dtype, device: torch.device
+    kernel: int,
+    height: int,
+    width: int,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Tensor:
     """Tabulate ``[k², in pixels · out pixels]``: 1 where a kernel's element reads a pixel for an output, else 0."""
     # Pixels outside the map are zeros, so nothing reads them.
@@ -320,7 +324,12 @@ class _MapGroupNorm(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        groups: int,
+        eps: float,
     ) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         batch, channels, height, width = x.shape

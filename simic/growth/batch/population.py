@@ -150,7 +150,11 @@ class Population:
         self._store("host").start(hosts, torch.cat(rows, 1))
 
     def germinate(
-        self, slots: Slots, rows: Tensor | Flags, data: Dataset, state: SlotState | None = None
+        self,
+        slots: Slots,
+        rows: Tensor | Flags,
+        data: Dataset,
+        state: SlotState | None = None,
     ) -> None:
         """Initialise seeds and gates by hash of (iteration, env id, slot, nth germination).
 
@@ -202,7 +206,11 @@ class Population:
     # --- training ---
 
     def train_epoch(
-        self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None
+        self,
+        slots: Slots,
+        data: Dataset,
+        order: Tensor,
+        state: SlotState | None = None,
     ) -> TrainStats:
         """Train hosts and learning seeds for an epoch, in place.
 
@@ -223,7 +231,12 @@ class Population:
         return replace(stats, finite=stats.finite & self._stores["host"].param.isfinite().all(1))
 
     def _train(
-        self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor
+        self,
+        hosts: Integers,
+        state: SlotState,
+        alpha: Tensor,
+        data: Dataset,
+        order: Tensor,
     ) -> TrainStats:
         """Train some hosts for an epoch; nothing is written before its end."""
         # What trains, gathered.
@@ -260,7 +273,12 @@ class Population:
         )
 
     def _train_fused(
-        self, arena: Arena, plan: Plan, data: Dataset, order: Tensor, lacking: Tensor | None
+        self,
+        arena: Arena,
+        plan: Plan,
+        data: Dataset,
+        order: Tensor,
+        lacking: Tensor | None,
     ) -> EpochResult:
         """Train hosts for tables."""
         weights = [tensors.params for tensors in arena.blocks[1:]]
@@ -268,9 +286,15 @@ class Population:
         return fused.train(arena, seeds, data, order, lacking)
 
     def _train_plainly(
-        self, arena: Arena, plan: Plan, data: Dataset, order: Tensor, lacking: Tensor | None
+        self,
+        arena: Arena,
+        plan: Plan,
+        data: Dataset,
+        order: Tensor,
+        lacking: Tensor | None,
     ) -> EpochResult:
         """Train hosts of any family, one step a batch."""
+        # Gradients are recorded of what trains, in its buffers.
         leaves = [
             [tensor.requires_grad_() for tensor in tensors.trained] for tensors in arena.blocks
         ]
@@ -353,7 +377,11 @@ class Population:
 
     @torch.no_grad()
     def evaluate(
-        self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None
+        self,
+        slots: Slots,
+        data: Dataset,
+        off: Tensor | Flags,
+        state: SlotState | None = None,
     ) -> Answers:
         """Evaluate configurations on all samples, in one pass that shares what they have in common.
 
@@ -377,7 +405,12 @@ class Population:
         return Answers(correct[:, places], loss[:, places])
 
     def _evaluate(
-        self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, off: Flags
+        self,
+        hosts: Integers,
+        state: SlotState,
+        alpha: Tensor,
+        data: Dataset,
+        off: Flags,
     ) -> tuple[Tensor, Tensor]:
         """Compute correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
         rows = upload(hosts, self.device)
@@ -406,14 +439,28 @@ class Population:
         return torch.cat(corrects, 1)[stream_of], torch.cat(losses, 1).mean(1)[stream_of]
 
     def _evaluate_fused(
-        self, rows: Tensor, state: SlotState, alpha: Tensor, data: Dataset, off: Flags
+        self,
+        rows: Tensor,
+        state: SlotState,
+        alpha: Tensor,
+        data: Dataset,
+        off: Flags,
     ) -> tuple[Tensor, Tensor] | None:
         """Evaluate hosts for tables as ``_evaluate`` does; None where their seeds are not of that kind."""
         on = (state.acting & ~off)[..., 0]
-        groups = group_seeds(state, 0, np.arange(len(rows)), on.any(0), alpha, frozenset())
+        # A plan without streams of configurations: the fused pass runs each host once without its seed, once with it.
+        groups = group_seeds(
+            state,
+            slot=0,
+            owner=np.arange(len(rows)),
+            runs=on.any(0),
+            alpha=alpha,
+            isolated=frozenset(),
+        )
         plan = Plan((None, None), (None,), (groups,))
         if not fused.is_fusible(self.templates, groups):
             return None
+        # The tensors of the hosts, and of the seeds by blueprint.
         host, *seeds = [block.gathered() for block in self._blocks(plan, rows)]
         return fused.evaluate(
             fused.HostLayers(*host),
@@ -545,6 +592,7 @@ class Population:
 def _write_gradients(loss: Tensor, leaves: list[list[Tensor]], buffers: list[list[Tensor]]) -> None:
     """Differentiate by the leaves of each block, into buffers of their shape."""
     flat = [tensor for tensors in leaves for tensor in tensors]
+    # What took no part, such as a seed at amplitude 0, gets zeros.
     grads = torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True)
     for buffer, grad in zip(
         (tensor for tensors in buffers for tensor in tensors), grads, strict=True

@@ -99,7 +99,11 @@ class Group:
         self.data[number] = data
 
     def reset(
-        self, rng_seed: int, iteration: int, tasks: Tensor | None, env_ids: Tensor | None
+        self,
+        rng_seed: int,
+        iteration: int,
+        tasks: Tensor | None,
+        env_ids: Tensor | None,
     ) -> None:
         self.population.rng_seed = rng_seed
         self.population.reset(iteration, tasks, env_ids)
@@ -257,7 +261,11 @@ class Shards:
         self._ask_all(Group.reset, self.rng_seed, iteration, tasks, env_ids)
 
     def germinate(
-        self, slots: Slots, rows: Tensor | Flags, data: Dataset, state: SlotState | None = None
+        self,
+        slots: Slots,
+        rows: Tensor | Flags,
+        data: Dataset,
+        state: SlotState | None = None,
     ) -> None:
         is_new = flags_of(rows)
         if is_new.any():
@@ -269,7 +277,11 @@ class Shards:
         return torch.cat(self._ask_all(Group.aligned, self._sent(data)))
 
     def train_epoch(
-        self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None
+        self,
+        slots: Slots,
+        data: Dataset,
+        order: Tensor,
+        state: SlotState | None = None,
     ) -> TrainStats:
         state = state or SlotState.read(slots)
         return TrainStats.joined(
@@ -277,7 +289,11 @@ class Shards:
         )
 
     def evaluate(
-        self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None
+        self,
+        slots: Slots,
+        data: Dataset,
+        off: Tensor | Flags,
+        state: SlotState | None = None,
     ) -> Answers:
         state = state or SlotState.read(slots)
         parts = self._ask_all(

@@ -159,7 +159,10 @@ class _FewClasses(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, y: Tensor, lacking: Tensor | None
+        ctx: Any,
+        logits: Tensor,
+        y: Tensor,
+        lacking: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         # The likeliest class; of equals the first is the answer.
         by_class = logits.permute(2, 0, 1).contiguous()

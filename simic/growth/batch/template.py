@@ -289,7 +289,10 @@ def _build(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def _initial(
-    module: nn.Module, parameters: dict[str, nn.Parameter], constants: list[bool], name: str
+    module: nn.Module,
+    parameters: dict[str, nn.Parameter],
+    constants: list[bool],
+    name: str,
 ) -> tuple[Tensor, Tensor]:
     """Make a row of constants (0 where random) and a row of half widths (0 where constant)."""
     starts = [torch.zeros(0)]

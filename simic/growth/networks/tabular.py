@@ -140,7 +140,10 @@ class FixedSeed(RowSeed):
     def features(self, x: Tensor) -> Tensor:
         constants = {name: self.many(getattr(self, name)) for name in self._constants}
         raw = self.raw(x, constants)
-        return raw.sub_(self.many(self.mean)[:, None]).mul_(self.many(self.scale)[:, None])
+        # In place: two passes less over the largest tensor of an epoch.
+        raw -= self.many(self.mean)[:, None]
+        raw *= self.many(self.scale)[:, None]
+        return raw
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         """Compute features ``[…, R, B, F]`` of rows ``[…, R, B, D]`` before they are scaled."""
@@ -298,7 +301,8 @@ class Bins(FixedSeed, Samplewise):
 
     def prepare(self, rows: Tensor) -> dict[str, Tensor]:
         ranks = torch.arange(1, BINS, device=rows.device) * rows.shape[1] // BINS
-        return {"edges": rows.sort(dim=1).values[:, ranks]}
+        ordered = rows.sort(dim=1).values
+        return {"edges": ordered[:, ranks]}
 
 
 @blueprint("quantile", "tables", closing=("out",))
@@ -312,11 +316,14 @@ class NormalScores(FixedSeed, Samplewise):
         # Half a rank more, as Φ⁻¹ is infinite at 0 and 1.
         rank = _rank(x, fitted["knots"]).contiguous().add_(0.5)
         # Φ⁻¹(p) = √2 erf⁻¹(2p − 1), p = rank / (knots + 1).
-        return torch.erfinv(rank.mul_(2 / (KNOTS + 1)).sub_(1.0)).mul_(math.sqrt(2.0))
+        doubled = rank.mul_(2 / (KNOTS + 1))
+        return doubled.sub_(1.0).erfinv_().mul_(math.sqrt(2.0))
 
     def prepare(self, rows: Tensor) -> dict[str, Tensor]:
         middles = torch.arange(KNOTS, device=rows.device) + 0.5
-        return {"knots": rows.sort(dim=1).values[:, (middles * rows.shape[1] / KNOTS).long()]}
+        ranks = (middles * rows.shape[1] / KNOTS).long()
+        ordered = rows.sort(dim=1).values
+        return {"knots": ordered[:, ranks]}
 
 
 def _rank(x: Tensor, bounds: Tensor) -> Tensor:
@@ -327,7 +334,10 @@ def _rank(x: Tensor, bounds: Tensor) -> Tensor:
     rank = torch.zeros_like(columns)
     reached = torch.empty_like(columns)
     for number in range(bounds.shape[1]):
-        bound = by_column[:, number].view(-1, *[1] * (x.dim() - 3), bounds.shape[0], 1)
+        # [D, R, 1], with a place for the batches, if there are any.
+        bound = by_column[:, number]
+        if x.dim() > 3:
+            bound = bound[:, None]
         rank += torch.ge(columns, bound, out=reached)
     return rank.movedim(0, -1)
 
@@ -360,7 +370,8 @@ class Direction(FixedSeed, Samplewise):
     """The row over its length."""
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        return x / x.square().sum(-1, keepdim=True).sqrt().clamp(min=LEAST_STD)
+        length = x.square().sum(-1, keepdim=True).sqrt()
+        return x / length.clamp(min=LEAST_STD)
 
 
 class Together(Samplewise):
