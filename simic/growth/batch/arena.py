@@ -309,7 +309,8 @@ class FusedCall:
         self._columns = columns
 
     def step(self, learning_rate: float) -> None:
-        torch._foreach_add_(self._steps, 1.0)
+        for step in self._steps:
+            step += 1.0
         # Lists of tensors side by side, as torch wants them.
         params, grads, means, variances, steps = self._columns
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]

@@ -453,7 +453,7 @@ class Population:
             state,
             slot=0,
             owner=np.arange(len(rows)),
-            runs=on.any(0),
+            runs=np.logical_or.reduce(on),
             alpha=alpha,
             isolated=frozenset(),
         )

@@ -198,8 +198,9 @@ class Template:
     def row_seed(self) -> RowSeed | None:
         """The module, if it is a seed for tables whose output is φ(row) · B."""
         module = self._stacked
-        is_product = isinstance(module, RowSeed) and type(module).forward is RowSeed.forward
-        return module if is_product else None
+        if isinstance(module, RowSeed) and type(module).forward is RowSeed.forward:
+            return module
+        return None
 
     def features(self, weights: list[Tensor], x: Tensor) -> Tensor:
         """Compute φ of a ``row_seed``, ``[R, B, F]`` of rows ``[R, B, D]``; fixed ones also of ``[n, R, B, D]``."""
