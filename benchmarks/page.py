@@ -201,37 +201,6 @@ def _scaling(numbers: Found) -> list[str]:
     ]
 
 
-def _roofline(numbers: Found) -> list[str]:
-    limits = numbers["limits"]
-    # One row for each module, its epoch and its validation side by side.
-    rows: dict[str, list[str]] = {}
-    for row in numbers["rows"]:
-        seconds = 1e-3 * row["milliseconds"]
-        gflops = 1e-3 * row["mflop"] / seconds
-        gbytes = 1e-3 * row["mbyte"] / seconds
-        rows.setdefault(row["module"], []).extend(
-            (
-                f"{row['milliseconds']:.2f}",
-                f"{row['mflop']:.1f}",
-                f"{100 * gflops / limits['gflops']:.0f} %",
-                f"{row['mbyte']:.1f}",
-                f"{gbytes:.0f}",
-            )
-        )
-    head = ("ms", "MFLOP", "of the peak", "MB", "GB/s")
-    return [
-        "## Where an epoch stands beside the machine",
-        "",
-        "`python -m benchmarks.roofline`: CPU milliseconds of a host's epoch of 8 × 48 rows (left) and of its "
-        "validation",
-        f"(right), {numbers['hosts']} hosts with the same module, one thread. Peak of matrix products "
-        f"{limits['gflops']:.0f} GFLOP/s, of a copy {limits['gbytes']:.0f} GB/s. MB are what operations",
-        "touch; what lies in a cache moves faster than a copy does.",
-        "",
-        *table(("module", *head, *head), [(name, *cells) for name, cells in rows.items()]),
-    ]
-
-
 def _population(numbers: Found) -> list[str]:
     threads = " or ".join(map(str, numbers["threads"]))
     faster = {}
@@ -295,7 +264,6 @@ def _by_case(values: dict[tuple[str, int], float]) -> list[str]:
 SECTIONS: dict[str, Callable[[Found], list[str]]] = {
     "agent": _learning,
     "scaling": _scaling,
-    "roofline": _roofline,
     "population": _population,
 }
 
