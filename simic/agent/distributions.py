@@ -21,7 +21,10 @@ MASKED_LOGIT = -1e9
 
 
 def head_mask(
-    spec: ActionSpec, masks: dict[str, Tensor], head: int, chosen: Sequence[Tensor]
+    spec: ActionSpec,
+    masks: dict[str, Tensor],
+    head: int,
+    chosen: Sequence[Tensor],
 ) -> Tensor | None:
     """Look up which choices of a head are legal.
 

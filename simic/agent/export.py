@@ -46,7 +46,12 @@ class GreedyPolicy(nn.Module):
         self.register_buffer("first", torch.tensor(first, device=like.device))
 
     def forward(
-        self, features: Tensor, categories: Tensor, masks: tuple[Tensor, ...], h: Tensor, c: Tensor
+        self,
+        features: Tensor,
+        categories: Tensor,
+        masks: tuple[Tensor, ...],
+        h: Tensor,
+        c: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         # What act does: an exported program has no branch on values.
         normalized = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)

@@ -43,7 +43,10 @@ class HeadUsage:
 
 @torch.no_grad()
 def head_usage(
-    policy: ActorCritic, rollout: Rollout, minibatches: int, reduce: Reduce = alone
+    policy: ActorCritic,
+    rollout: Rollout,
+    minibatches: int,
+    reduce: Reduce = alone,
 ) -> HeadUsage:
     """Read off the sampled actions, and the masks they were sampled under, which heads mattered.
 
@@ -96,7 +99,10 @@ def joint_log_ratio(log_ratio: Tensor) -> Tensor:
 
 
 def policy_objective(
-    log_ratio: Tensor, relevant: Tensor, advantages: Tensor, settings: params.PPOParams
+    log_ratio: Tensor,
+    relevant: Tensor,
+    advantages: Tensor,
+    settings: params.PPOParams,
 ) -> Tensor:
     """Compute what PPO maximises, row by row.
 

@@ -139,7 +139,11 @@ class RewardNormalizer:
         return (rewards / self.sigma).clamp(-self.clip, self.clip).to(rewards.dtype)
 
     def update(
-        self, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce = alone
+        self,
+        rewards: Tensor,
+        starts: Tensor,
+        valid: Tensor,
+        reduce: Reduce = alone,
     ) -> None:
         """Take in the discounted returns R ← γ R + r of a rollout, R = 0 where an episode starts.
 

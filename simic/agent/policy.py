@@ -526,7 +526,11 @@ class ActorCritic(nn.Module):
         return Rescoring(log_probs, entropy, values, readings.actor.hidden)
 
     def _score(
-        self, parts: Sequence[Tensor], masks: dict[str, Tensor], actions: Tensor, choice: Tensor
+        self,
+        parts: Sequence[Tensor],
+        masks: dict[str, Tensor],
+        actions: Tensor,
+        choice: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute ln π and the normalised entropy ``[..., heads]`` of recorded choices.
 

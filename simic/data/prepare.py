@@ -48,7 +48,11 @@ def prepare(params: Prepare, rng_seed: int, out_dir: Path, data_dir: Path) -> No
 
 
 def write_bank(
-    bank: Bank, task: str, fractions: dict[str, float], rng_seed: int, out_dir: Path
+    bank: Bank,
+    task: str,
+    fractions: dict[str, float],
+    rng_seed: int,
+    out_dir: Path,
 ) -> None:
     """Write ``out_dir`` anew, whole or not at all.
 

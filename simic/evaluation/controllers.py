@@ -94,7 +94,11 @@ class Rule:
 
 
 def choose(
-    own: Controller | None, host: Host | None, usual: Host, meta: Meta, device: torch.device
+    own: Controller | None,
+    host: Host | None,
+    usual: Host,
+    meta: Meta,
+    device: torch.device,
 ) -> Controller | Rule:
     """Choose the project's own controller where it fits, else the published one that does, else a hand rule.
 

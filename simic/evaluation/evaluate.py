@@ -182,7 +182,12 @@ def elsewhere(
 
 
 def _outside(
-    actors: Actors, params: Params, prepared: Path, device: torch.device, epochs: int, width: int
+    actors: Actors,
+    params: Params,
+    prepared: Path,
+    device: torch.device,
+    epochs: int,
+    width: int,
 ) -> Scores:
     with closing(EvaluationSetup.open(params, prepared, device, outside=width)) as setup:
         return _scores(setup, actors, epochs)
@@ -309,7 +314,10 @@ def timeline(env: GrowthEnv, performance: Performance, host: int) -> Timeline:
 
 
 def _decision(
-    turn: Turn, host: int, names: Mapping[int, str | None], probabilities: Tensor | None
+    turn: Turn,
+    host: int,
+    names: Mapping[int, str | None],
+    probabilities: Tensor | None,
 ) -> DecisionCase:
     op = int(turn.action.op[host])
     slot = int(turn.action.slot[host])

@@ -194,7 +194,10 @@ def choice_in_words(op: Op, slot: int, blueprint: str) -> str:
 
 @torch.no_grad()
 def choices(
-    policy: ActorCritic, observation: Observation, memory: RecurrentState, blueprints: Sequence[str]
+    policy: ActorCritic,
+    observation: Observation,
+    memory: RecurrentState,
+    blueprints: Sequence[str],
 ) -> Ranked:
     """List the likeliest choices of op, slot and blueprint, with their probabilities.
 
@@ -237,7 +240,10 @@ def _repeated(masks: Mapping[str, Tensor], rows: int) -> dict[str, Tensor]:
 
 
 def occlusion(
-    policy: ActorCritic, observation: Observation, memory: RecurrentState, action: Tensor
+    policy: ActorCritic,
+    observation: Observation,
+    memory: RecurrentState,
+    action: Tensor,
 ) -> Ranked:
     """Measure by how many nats the log-probability of a decision falls when an input is hidden; negative: it rises.
 

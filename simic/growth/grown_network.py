@@ -302,7 +302,9 @@ def write_network(
 
 
 def contents(
-    model: Product, card: str, history: Sequence[JsonValue] | None = None
+    model: Product,
+    card: str,
+    history: Sequence[JsonValue] | None = None,
 ) -> dict[str, str | bytes]:
     """Write the files of a model: its program, of a network its weights and, if there is one, its history, and the
     structure with their hashes; SimicError where torch cannot export it.
@@ -404,7 +406,9 @@ def _load(network: GrownNetwork, weights: dict[str, Tensor], source: str) -> Non
 
 
 def _expected(
-    network: GrownNetwork, weights: dict[str, Tensor], source: str
+    network: GrownNetwork,
+    weights: dict[str, Tensor],
+    source: str,
 ) -> dict[str, torch.Size]:
     """List the shapes of a network's tensors; SimicError where these are others."""
     # Tensors of slots that the network does not have are left out: a population has some of every live seed.

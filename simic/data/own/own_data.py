@@ -254,7 +254,10 @@ def _places(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _encode_table(
-    table: TypedTable, y: np.ndarray, train: np.ndarray, classes: tuple[str, ...]
+    table: TypedTable,
+    y: np.ndarray,
+    train: np.ndarray,
+    classes: tuple[str, ...],
 ) -> tuple[np.ndarray, RawInputs, Tensor | None, list[str]]:
     """Code a table; describe its columns as the training rows show them, in notes of which the first is its size.
 
@@ -297,7 +300,10 @@ def _encode_table(
 
 
 def _name_telling(
-    raw: np.ndarray, y: np.ndarray, parts: Mapping[str, np.ndarray], inputs: RawInputs
+    raw: np.ndarray,
+    y: np.ndarray,
+    parts: Mapping[str, np.ndarray],
+    inputs: RawInputs,
 ) -> list[str]:
     """Name columns of which each alone tells the class: often the answer itself, or what is known only after it."""
     train = parts["train"][:MOST_TELLING_ROWS]

@@ -179,7 +179,11 @@ def _labels(y: Any) -> np.ndarray:
 
 
 def _of_frame(
-    name: str, frame: pd.DataFrame, target: str | None, sha256: str, part: Any = None
+    name: str,
+    frame: pd.DataFrame,
+    target: str | None,
+    sha256: str,
+    part: Any = None,
 ) -> UserData:
     """Take a table's columns and its target; a single column of images becomes an array of them."""
     if len(frame.columns) == 1:

@@ -36,7 +36,10 @@ class Templates:
     """
 
     def __init__(
-        self, host: HostSpec, blueprints: tuple[Blueprint, ...], checked: bool = False
+        self,
+        host: HostSpec,
+        blueprints: tuple[Blueprint, ...],
+        checked: bool = False,
     ) -> None:
         template = partial(Template, features_last=host.features_last)
         segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
@@ -71,7 +74,9 @@ class Templates:
 
 
 def _check(
-    host: HostSpec, blueprints: tuple[Blueprint, ...], seeds: tuple[tuple[Template, ...], ...]
+    host: HostSpec,
+    blueprints: tuple[Blueprint, ...],
+    seeds: tuple[tuple[Template, ...], ...],
 ) -> None:
     """Raise SimicError unless every seed keeps its features' shape and has something to learn."""
     for shape, templates in zip(host.seed_shapes, seeds, strict=True):
@@ -355,7 +360,11 @@ class _Join(Function):
             gated = gate if item.operator is Blend.GATE else None
             outgoing = grad_s.index_select(0, item.positions)
             h_part, s_part, x_part, gate_part = blend_gradients(
-                item.operator, outgoing, *_operands(h, s, x, item), item.alpha, gated
+                item.operator,
+                outgoing,
+                *_operands(h, s, x, item),
+                item.alpha,
+                gated,
             )
             grad_h.index_copy_(0, item.streams, h_part)
             grad_s.index_copy_(0, item.positions, s_part)

@@ -226,7 +226,9 @@ def _product(left: Tensor, right: Tensor, factor: float, out: Tensor) -> None:
 
 
 def seeds_of(
-    templates: Templates, groups: SlotGroups | None, weights: list[list[Tensor]]
+    templates: Templates,
+    groups: SlotGroups | None,
+    weights: list[list[Tensor]],
 ) -> list[Seeds]:
     """List the seeds by blueprint.
 

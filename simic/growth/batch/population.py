@@ -128,7 +128,10 @@ class Population:
     # --- structure ---
 
     def reset(
-        self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None
+        self,
+        iteration: int,
+        tasks: Tensor | None = None,
+        env_ids: Tensor | None = None,
     ) -> None:
         """Initialise fresh hosts by hash of (rng_seed, iteration, env id); every seed is gone.
 
@@ -366,7 +369,13 @@ class Population:
     def _block(self, name: str, rows: Tensor, places: Tensor, frozen: Flags) -> Block:
         decay = self.optimizer.weight_decay if name == "host" else self.optimizer.seed_weight_decay
         return Block(
-            name, self._stores[name], rows[places], places, frozen, decay, self._columns(name)
+            name,
+            self._stores[name],
+            rows[places],
+            places,
+            frozen,
+            decay,
+            self._columns(name),
         )
 
     def _weights(self, blocks: list[Block], tensors: list[list[Tensor]]) -> Weights:

@@ -73,7 +73,10 @@ class Recipe:
     def build(self, env_ids: Tensor) -> "Group":
         """Build a group; nothing is counted or tried, for which torch would import its compiler (2 seconds)."""
         host = build_host(
-            self.host, self.input_shape, self.classes, (self.params, self.flops_per_sample)
+            self.host,
+            self.input_shape,
+            self.classes,
+            (self.params, self.flops_per_sample),
         )
         blueprints = self.blueprints or blueprints_of(self.host.family)
         population = Population(
@@ -255,7 +258,10 @@ class Shards:
     # --- what a population can do: each method is that of ``Population``, of all hosts ---
 
     def reset(
-        self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None
+        self,
+        iteration: int,
+        tasks: Tensor | None = None,
+        env_ids: Tensor | None = None,
     ) -> None:
         self.env_ids = self.env_ids if env_ids is None else env_ids
         self._ask_all(Group.reset, self.rng_seed, iteration, tasks, env_ids)
@@ -270,7 +276,11 @@ class Shards:
         is_new = flags_of(rows)
         if is_new.any():
             self._ask_all(
-                Group.germinate, slots, is_new, self._sent(data), state or SlotState.read(slots)
+                Group.germinate,
+                slots,
+                is_new,
+                self._sent(data),
+                state or SlotState.read(slots),
             )
 
     def aligned(self, data: Dataset) -> Tensor:
@@ -285,7 +295,7 @@ class Shards:
     ) -> TrainStats:
         state = state or SlotState.read(slots)
         return TrainStats.joined(
-            self._ask_all(Group.train_epoch, slots, self._sent(data), order, state)
+            self._ask_all(Group.train_epoch, slots, self._sent(data), order, state),
         )
 
     def evaluate(
@@ -297,7 +307,11 @@ class Shards:
     ) -> Answers:
         state = state or SlotState.read(slots)
         parts = self._ask_all(
-            Group.evaluate, slots, self._sent(data), flags_of(off).swapaxes(0, 1), state
+            Group.evaluate,
+            slots,
+            self._sent(data),
+            flags_of(off).swapaxes(0, 1),
+            state,
         )
         return Answers(
             torch.cat([part.correct for part in parts], 1),

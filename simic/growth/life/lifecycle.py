@@ -151,7 +151,10 @@ def _elsewhere(flags: Tensor) -> Tensor:
 
 
 def advance(
-    slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tensor
+    slots: Slots,
+    action: Action,
+    params: Lifecycle,
+    live_accuracy: Tensor,
 ) -> tuple[Slots, Events]:
     """Execute one op per host and tick every slot; pure.
 
@@ -450,7 +453,10 @@ def _prune(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor) -> 
 
 
 def _transition_automatically(
-    slots: Slots, settled: Tensor, params: Lifecycle, accuracy: Tensor
+    slots: Slots,
+    settled: Tensor,
+    params: Lifecycle,
+    accuracy: Tensor,
 ) -> Slots:
     """Move slots on without an op; a slot that is not ``settled [E, K]`` has already made its transition."""
     # PRUNED → EMBARGOED → RESETTING → DORMANT, after at least one tick in each.
