@@ -30,7 +30,7 @@ from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.training import machine
 
-RESULT = page.RESULTS / "roofline.json"
+RESULT = Path(".simic/roofline.json")
 COLUMNS = 12
 ROWS = {"train": 2048, "val": 256}
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "baddbmm_")
