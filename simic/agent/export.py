@@ -104,8 +104,8 @@ def export_policy(
     batch = torch.export.Dim("batch", min=1, max=1_000_000)
     example = _example(policy, names)
     rows = {0: batch}
-    masks = tuple(rows for _ in names)
-    sizes = (rows, rows, masks, rows, rows)
+    rows_of_masks = tuple(rows for _ in names)
+    sizes = (rows, rows, rows_of_masks, rows, rows)
     with torch.no_grad():
         exported = torch.export.export(module, example, dynamic_shapes=sizes, strict=False)
     # The program and the page that says what its inputs are called.
