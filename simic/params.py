@@ -411,7 +411,7 @@ class Headroom(Tree):
     )  # when the first germinates
     search_tasks: Count = 192  # tasks of training on which the common schedule is chosen
     floors: bool = True  # a linear classifier and static networks of several sizes
-    # Take what comes with simic, where that was measured on these data with these settings
+    # Use the headroom that ships with simic, if it was measured on the same data with the same settings
     shipped: bool = True
     gym: GymFloors = GymFloors()
 

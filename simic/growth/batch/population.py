@@ -27,6 +27,7 @@ from simic.growth.batch.groups import (
     Flags,
     Integers,
     Plan,
+    SlotGroups,
     SlotState,
     alike,
     evaluation_plan,
@@ -248,12 +249,17 @@ class Population:
         blocks = self._blocks(plan, rows)
         arena = Arena(blocks, self.learning_rate, self.optimizer, self.device)
         lacking = self._lacking(data, rows)
-        run = self._train_fused if self._is_fusible(plan) else self._train_plainly
-        result = run(arena, plan, data, order.index_select(0, rows), lacking)
+        order = order.index_select(0, rows)
+        if self._is_fusible(plan.slots[0]):
+            weights = [tensors.params for tensors in arena.blocks[1:]]
+            seeds = fused.seeds_of(self.templates, plan.slots[0], weights)
+            result = fused.train(arena, seeds, data, order, lacking)
+        else:
+            result = self._train_plainly(arena, plan, data, order, lacking)
         arena.scatter()
 
         # Statistics of the epoch.
-        seeds = [
+        seed_norms = [
             SeedNorms(int(block.name.split(".")[1]), block.places, norm, block.columns.params)
             for block, norm in zip(blocks, result.norms, strict=True)
             if block.name.startswith("seed.")
@@ -263,30 +269,18 @@ class Population:
             result.accuracies,
             result.norms[0],
             self.host.params,
-            seeds,
+            seed_norms,
             self.host.slots,
             self.optimizer.max_grad_norm,
         )
 
-    def _is_fusible(self, plan: Plan) -> bool:
-        return (
-            self.host.config.family == "tables"
-            and self.backend == "auto"
-            and fused.is_fusible(self.templates, plan.slots[0])
-        )
+    @property
+    def _may_fuse(self) -> bool:
+        return self.host.config.family == "tables" and self.backend == "auto"
 
-    def _train_fused(
-        self,
-        arena: Arena,
-        plan: Plan,
-        data: Dataset,
-        order: Tensor,
-        lacking: Tensor | None,
-    ) -> EpochResult:
-        """Train hosts for tables."""
-        weights = [tensors.params for tensors in arena.blocks[1:]]
-        seeds = fused.seeds_of(self.templates, plan.slots[0], weights)
-        return fused.train(arena, seeds, data, order, lacking)
+    def _is_fusible(self, groups: SlotGroups | None) -> bool:
+        """Tell whether hosts with these seeds at their only slot run by the fused pass."""
+        return self._may_fuse and fused.is_fusible(self.templates, groups)
 
     def _train_plainly(
         self,
@@ -423,7 +417,7 @@ class Population:
     ) -> tuple[Tensor, Tensor]:
         """Compute correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
         rows = upload(hosts, self.device)
-        if self.host.config.family == "tables" and self.backend == "auto":
+        if self._may_fuse:
             answers = self._evaluate_fused(rows, state, alpha[rows], data, off)
             if answers is not None:
                 return answers
@@ -466,9 +460,9 @@ class Population:
             alpha=alpha,
             isolated=frozenset(),
         )
-        plan = Plan((None, None), (None,), (groups,))
-        if not fused.is_fusible(self.templates, groups):
+        if not self._is_fusible(groups):
             return None
+        plan = Plan((None, None), (None,), (groups,))
         # The tensors of the hosts, and of the seeds by blueprint.
         host, *seeds = [block.gathered() for block in self._blocks(plan, rows)]
         return fused.evaluate(
