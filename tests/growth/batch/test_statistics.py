@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from simic import rng
 from simic.growth.batch import statistics
 from simic.growth.batch.alignment import TASKS_AT_ONCE, Alignments
 from simic.growth.batch.statistics import EXPLODING_CLIPS, FEW_CLASSES, gradient_ratio, score
@@ -97,6 +98,34 @@ def test_alignment_does_not_depend_on_which_tasks_are_asked_for() -> None:
         for task_numbers in (torch.arange(data.tasks), few_tasks)
     )
     assert few.equal(every[few_tasks]) and every.std() > 0
+
+
+def test_alignment_is_the_product_of_the_gradients_of_two_halves() -> None:
+    """Of each untrained blueprint as a module of its own; the error is the label, centred."""
+    data = make_table()
+    population = make_population("tables", 1)
+    x = data.x.flatten(1)
+    products: list[Tensor] = []
+    for number, item in enumerate(population.blueprints):
+        template = population.templates.seeds[0][number]
+        row = template.draw(rng.key(0, rng.Purpose.ALIGNMENT, number).expand(1))
+        if template.fits:
+            row = template.with_fit(row, template.fit(x[None]))
+        module = item.build(population.host.seed_shapes[0])
+        for name, value in zip(template.names, template.layout.unpack(row), strict=True):
+            module.get_parameter(name).data.copy_(value[0])
+        gradients: list[Tensor] = []
+        for rows, labels in zip(x.chunk(2), data.y.chunk(2), strict=True):
+            error = F.one_hot(labels, data.classes).float()
+            agreement = module(rows)[:, : data.classes] * (error - error.mean(0))
+            gradients += torch.autograd.grad(
+                agreement.sum() / len(rows), module.get_parameter("out")
+            )
+        products.append((gradients[0] * gradients[1]).sum())
+    expected = torch.stack(products)
+    torch.testing.assert_close(
+        population.aligned(data)[0], expected / expected.abs().max(), rtol=1e-3, atol=1e-5
+    )
 
 
 def test_seeds_that_read_features_have_none() -> None:
