@@ -65,17 +65,6 @@ class SlotState:
         return self.active & (self.stage != Stage.TRAINING) & ~self.silent
 
 
-def alike(state: SlotState) -> Integers:
-    """Order all hosts by the blueprints and ages of the seeds that run, so that like ones stand side by side."""
-    # The last key counts most: the blueprint at the last slot, then the age there.
-    keys = [
-        np.where(state.active[:, slot], values[:, slot], -1)
-        for slot in range(state.stage.shape[1])
-        for values in (state.age, state.blueprint)
-    ]
-    return np.lexsort(keys)
-
-
 @dataclass(frozen=True)
 class Blended:
     """Seeds of one slot that join by one operator: positions in the slot's order, their streams and amplitudes."""

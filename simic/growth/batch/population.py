@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from simic import rng
 from simic.data.batches import Dataset
-from simic.growth.batch import fused
 from simic.growth.batch.alignment import Alignments
 from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows
 from simic.growth.batch.forward import (
@@ -22,16 +21,12 @@ from simic.growth.batch.forward import (
     run_streams,
     seed_name,
 )
-from simic.growth.batch.fused import EpochResult
 from simic.growth.batch.groups import (
     Flags,
     Integers,
     Plan,
-    SlotGroups,
     SlotState,
-    alike,
     evaluation_plan,
-    group_seeds,
     training_plan,
 )
 from simic.growth.batch.statistics import SeedNorms, TrainStats, score, train_statistics
@@ -44,8 +39,9 @@ from simic.params import HostOptimizer
 from simic.rng import Purpose
 from simic.transfer import CPU, upload
 
-# Of hosts for tables, a part at a time: their features stay in cache too.
-ALIKE_HOSTS = 256
+if TYPE_CHECKING:
+    from simic.growth.batch.compiled import CompiledHosts
+
 # Samples (of sequences: tokens) of a pass, so that features stay in cache.
 EVALUATION_POSITIONS = 192
 # Last counter of the initialisation keys.
@@ -53,6 +49,15 @@ SEED_MODULE = 0
 GATE_MODULE = 1
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """What an epoch measured by minibatch: losses and shares of right answers ``[n, G]``, and norms by block."""
+
+    losses: Tensor
+    accuracies: Tensor
+    norms: list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,14 @@ class Population:
         self._snapshot: dict[str, Rows] = {}
         self._fits = Fits()
         self._alignments: Alignments | None = None
+        self._compiled: CompiledHosts | None = None
+        # Loops are of hosts for tables, on a CPU, under AdamW.
+        on_cpu = self.device == CPU and backend == "auto"
+        if on_cpu and host.family == "tables" and optimizer.name == "adamw":
+            # numba takes half a second to import.
+            from simic.growth.batch import compiled
+
+            self._compiled = compiled.CompiledHosts(host, self.templates, optimizer)
 
     def __len__(self) -> int:
         return len(self.env_ids)
@@ -225,13 +238,30 @@ class Population:
             state: What was read of ``slots``, if it was.
         """
         state = state or SlotState.read(slots)
-        parts, places = self._in_groups(
-            state,
-            lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data.of("train"), order),
+        train = data.of("train")
+        fast, others = self._shared_out(state, state.learning)
+        parts = self._in_groups(
+            others, lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, train, order)
         )
-        stats = TrainStats.joined(parts)
-        if places is not None:
-            stats = TrainStats(**{name: column[places] for name, column in vars(stats).items()})
+        if len(fast):
+            assert self._compiled is not None
+            parts.append(
+                self._compiled.train(
+                    hosts=fast,
+                    state=state,
+                    alpha=slots.alpha,
+                    data=train,
+                    tasks=self.tasks,
+                    order=order,
+                    stores=self._stores,
+                    learning_rate=self.learning_rate,
+                )
+            )
+        # In the order of the hosts.
+        places = upload(np.argsort(np.concatenate((others, fast))), self.device)
+        stats = TrainStats(
+            **{name: column[places] for name, column in vars(TrainStats.joined(parts)).items()}
+        )
         return replace(stats, finite=stats.finite & self._stores["host"].param.isfinite().all(1))
 
     def _train(
@@ -250,12 +280,7 @@ class Population:
         arena = Arena(blocks, self.learning_rate, self.optimizer, self.device)
         lacking = self._lacking(data, rows)
         order = order.index_select(0, rows)
-        if self._is_fusible(plan.slots[0]):
-            weights = [tensors.params for tensors in arena.blocks[1:]]
-            seeds = fused.seeds_of(self.templates, plan.slots[0], weights)
-            result = fused.train(arena, seeds, data, order, lacking)
-        else:
-            result = self._train_plainly(arena, plan, data, order, lacking)
+        result = self._train_batches(arena, plan, data, order, lacking)
         arena.scatter()
 
         # Statistics of the epoch.
@@ -274,15 +299,7 @@ class Population:
             self.optimizer.max_grad_norm,
         )
 
-    @property
-    def _may_fuse(self) -> bool:
-        return self.host.config.family == "tables" and self.backend == "auto"
-
-    def _is_fusible(self, groups: SlotGroups | None) -> bool:
-        """Tell whether hosts with these seeds at their only slot run by the fused pass."""
-        return self._may_fuse and fused.is_fusible(self.templates, groups)
-
-    def _train_plainly(
+    def _train_batches(
         self,
         arena: Arena,
         plan: Plan,
@@ -290,7 +307,7 @@ class Population:
         order: Tensor,
         lacking: Tensor | None,
     ) -> EpochResult:
-        """Train hosts of any family, one step a batch."""
+        """Make a step for each minibatch."""
         # Gradients are recorded of what trains, in its buffers.
         leaves = [
             [tensor.requires_grad_() for tensor in tensors.trained] for tensors in arena.blocks
@@ -316,30 +333,35 @@ class Population:
         by_block = [torch.stack(block) for block in zip(*norms, strict=True)]
         return EpochResult(torch.stack(losses), torch.stack(corrects), by_block)
 
-    def _in_groups(
-        self, state: SlotState, work: Callable[[Integers], T]
-    ) -> tuple[list[T], Tensor | None]:
-        """Do ``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good.
-        Small hosts go in parts of ``ALIKE_HOSTS`` with like seeds; then also the place of each host among the results.
+    def _shared_out(self, state: SlotState, running: Flags) -> tuple[Integers, Integers]:
+        """List the hosts that run compiled, and the others.
+
+        Args:
+            state: All slots.
+            running: Seeds that take part, bool ``[E, K]``.
         """
-        # Like seeds beside each other make few, long groups.
-        small = self.host.reads_input and self.device == CPU
-        hosts = alike(state) if small else np.arange(len(self))
-        most = min(ALIKE_HOSTS, self.group) if small else self.group
+        everybody = np.arange(len(self))
+        if self._compiled is None:
+            return everybody[:0], everybody
+        is_compiled = self._compiled.runs(state, running)
+        return everybody[is_compiled], everybody[~is_compiled]
+
+    def _in_groups(self, hosts: Integers, work: Callable[[Integers], T]) -> list[T]:
+        """Do ``work`` on hosts, ``group`` at a time; where memory does not suffice, the group is halved for good."""
         first = 0
         results: list[T] = []
-        while first < len(self):
-            part = hosts[first : first + most]
+        while first < len(hosts):
+            part = hosts[first : first + self.group]
             try:
                 results.append(work(part))
             # Work writes nothing before its end, so the same hosts can go again in smaller parts.
             except torch.OutOfMemoryError:
                 if len(part) == 1:
                     raise
-                self.group = most = (len(part) + 1) // 2
+                self.group = (len(part) + 1) // 2
                 continue
             first += len(part)
-        return results, upload(np.argsort(hosts), self.device) if small else None
+        return results
 
     def _blocks(self, plan: Plan, rows: Tensor) -> list[Block]:
         """List what trains of hosts in these rows: they, then per slot the groups of seeds and the gates of gated
@@ -396,15 +418,30 @@ class Population:
         """
         state = state or SlotState.read(slots)
         flags = flags_of(off)
-        parts, places = self._in_groups(
-            state,
+        on = state.acting & ~flags
+        fast, others = self._shared_out(state, np.logical_or.reduce(on))
+        parts = self._in_groups(
+            others,
             lambda hosts: self._evaluate(
                 hosts, state.of(hosts), slots.alpha, data, flags[:, hosts]
             ),
         )
+        if len(fast):
+            assert self._compiled is not None
+            parts.append(
+                self._compiled.evaluate(
+                    hosts=fast,
+                    state=state,
+                    alpha=slots.alpha,
+                    data=data,
+                    tasks=self.tasks,
+                    off=flags,
+                    stores=self._stores,
+                )
+            )
+        # In the order of the hosts.
         correct, loss = (torch.cat(part, 1) for part in zip(*parts, strict=True))
-        if places is None:
-            return Answers(correct, loss)
+        places = upload(np.argsort(np.concatenate((others, fast))), self.device)
         return Answers(correct[:, places], loss[:, places])
 
     def _evaluate(
@@ -417,10 +454,6 @@ class Population:
     ) -> tuple[Tensor, Tensor]:
         """Compute correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
         rows = upload(hosts, self.device)
-        if self._may_fuse:
-            answers = self._evaluate_fused(rows, state, alpha[rows], data, off)
-            if answers is not None:
-                return answers
         plan, stream_of = evaluation_plan(state, off, alpha[rows])
         blocks = self._blocks(plan, rows)
         weights = self._weights(blocks, [block.gathered() for block in blocks])
@@ -440,39 +473,6 @@ class Population:
             losses.append(loss)
             corrects.append(correct)
         return torch.cat(corrects, 1)[stream_of], torch.cat(losses, 1).mean(1)[stream_of]
-
-    def _evaluate_fused(
-        self,
-        rows: Tensor,
-        state: SlotState,
-        alpha: Tensor,
-        data: Dataset,
-        off: Flags,
-    ) -> tuple[Tensor, Tensor] | None:
-        """Evaluate hosts for tables as ``_evaluate`` does; None where their seeds are not of that kind."""
-        on = (state.acting & ~off)[..., 0]
-        # A plan without streams of configurations: the fused pass runs each host once without its seed, once with it.
-        groups = group_seeds(
-            state,
-            slot=0,
-            owner=np.arange(len(rows)),
-            runs=np.logical_or.reduce(on),
-            alpha=alpha,
-            isolated=frozenset(),
-        )
-        if not self._is_fusible(groups):
-            return None
-        plan = Plan((None, None), (None,), (groups,))
-        # The tensors of the hosts, and of the seeds by blueprint.
-        host, *seeds = [block.gathered() for block in self._blocks(plan, rows)]
-        return fused.evaluate(
-            fused.HostLayers(*host),
-            fused.seeds_of(self.templates, groups, seeds),
-            data,
-            self.tasks[rows],
-            self._lacking(data, rows),
-            on,
-        )
 
     def _samples(self, data: Dataset, hosts: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
         """Take samples of the task of each of some hosts: ``x [G, n, …]``, ``y [G, n, …]``."""

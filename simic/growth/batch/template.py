@@ -203,7 +203,7 @@ class Template:
         return None
 
     def features(self, weights: list[Tensor], x: Tensor) -> Tensor:
-        """Compute φ of a ``row_seed``, ``[R, B, F]`` of rows ``[R, B, D]``; fixed ones also of ``[n, R, B, D]``."""
+        """Compute φ of a ``row_seed``, ``[R, B, F]`` of rows ``[R, B, D]``."""
         assert self.row_seed is not None
         with self._plugged(weights):
             return self.row_seed.features(x)

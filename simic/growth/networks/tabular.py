@@ -119,8 +119,6 @@ class RowSeed(Samplewise):
 class FixedSeed(RowSeed):
     """A seed whose features have nothing to learn: they are centred and scaled by the rows it is fitted to at
     germination, as are the ``constants``, tensors of these shapes that ``prepare`` makes and ``raw`` uses.
-
-    Its features may be computed for several batches at once, ``[…, R, B, F]``.
     """
 
     gain = 1.0  # it is in the scale
@@ -146,7 +144,7 @@ class FixedSeed(RowSeed):
         return raw
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        """Compute features ``[…, R, B, F]`` of rows ``[…, R, B, D]`` before they are scaled."""
+        """Compute features ``[R, B, F]`` of rows ``[R, B, D]`` before they are scaled."""
         raise NotImplementedError
 
     def fit(self, rows: Tensor) -> dict[str, Tensor]:
@@ -327,18 +325,14 @@ class NormalScores(FixedSeed, Samplewise):
 
 
 def _rank(x: Tensor, bounds: Tensor) -> Tensor:
-    """Count the bounds ``[R, n, D]`` that each value of ``x […, R, B, D]`` is not below."""
+    """Count the bounds ``[R, n, D]`` that each value of ``x [R, B, D]`` is not below."""
     # Column by column, so that operations run over long rows; into floats, as to add a bool tensor takes longer.
     columns = x.movedim(-1, 0).contiguous()
     by_column = bounds.permute(2, 1, 0)[..., None]  # [D, n, R, 1]
     rank = torch.zeros_like(columns)
     reached = torch.empty_like(columns)
     for number in range(bounds.shape[1]):
-        # [D, R, 1], with a place for the batches, if there are any.
-        bound = by_column[:, number]
-        if x.dim() > 3:
-            bound = bound[:, None]
-        rank += torch.ge(columns, bound, out=reached)
+        rank += torch.ge(columns, by_column[:, number], out=reached)
     return rank.movedim(0, -1)
 
 

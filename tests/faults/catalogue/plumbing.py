@@ -81,19 +81,24 @@ FAULTS: Faults = {
             "        norms = [tensors.norms() for tensors in self.blocks]",
         ),
     ),
-    "fused-seeds-add-twice": fault(
-        "Seeds add twice what they make to hosts for tables, where these train by the fused pass.",
-        "growth/batch/test_fused.py::test_an_epoch_and_its_evaluation_equal_the_plain_ones",
+    "compiled-seeds-add-twice": fault(
+        "Seeds add twice what they make to hosts for tables, where these train by compiled loops.",
+        "growth/batch/test_compiled.py::test_an_epoch_and_its_evaluation_equal_the_plain_ones",
         Patch(
-            "growth/batch/fused.py",
-            "z[self.hosts].baddbmm_(features, out, alpha=self.gain)",
-            "z[self.hosts].baddbmm_(features, out, alpha=2 * self.gain)",
+            "growth/compiled/hosts.py",
+            "                if acts:\n                    add_product(f, out, z1)",
+            "                if acts:\n                    add_product(f, out, z1)\n"
+            "                    add_product(f, out, z1)",
         ),
     ),
-    "fused-features-of-another-batch": fault(
-        "The fused pass finds the features of one minibatch in the next one.",
-        "growth/batch/test_fused.py::test_an_epoch_and_its_evaluation_equal_the_plain_ones",
-        Patch("growth/batch/fused.py", "else of_all[batch]", "else of_all[batch - 1]"),
+    "compiled-features-of-another-batch": fault(
+        "The compiled loops compute the features of one minibatch in the next one.",
+        "growth/batch/test_compiled.py::test_an_epoch_and_its_evaluation_equal_the_plain_ones",
+        Patch(
+            "growth/compiled/hosts.py",
+            "compute_features(kind, rows, units, inner, f, a)",
+            "compute_features(kind, all_rows[n - 1], units, inner, f, a)",
+        ),
     ),
     "seed-gradient-leaks": fault(
         "Isolated seeds send their gradient into the host.",

@@ -50,13 +50,8 @@ def test_no_position_of_a_grown_transformer_sees_a_later_one() -> None:
 
 @EVERY
 @pytest.mark.parametrize("backend", ["vmap", "loop"])
-def test_a_population_is_many_plain_networks_under_torch_optim(
-    family: str, backend: str, monkeypatch
-) -> None:
-    """Answers, weights and statistics of an epoch, which are means over its minibatches. Hosts of tables, which have
-    more blueprints, go in three parts of like ones; every host keeps its place.
-    """
-    monkeypatch.setattr("simic.growth.batch.population.ALIKE_HOSTS", 10)
+def test_a_population_is_many_plain_networks_under_torch_optim(family: str, backend: str) -> None:
+    """Answers, weights and statistics of an epoch, which are means over its minibatches."""
     envs = 24 if family == "tables" else 8
     data = DATA[family]
     population = make_population(family, envs, backend)

@@ -1,0 +1,205 @@
+"""Hosts for tables on a CPU through compiled loops: which of them can, an epoch, and an evaluation.
+
+A host's numbers do not depend on the hosts beside it. How fast it is: docs/history/experiments.md.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from simic.data.batches import Dataset
+from simic.growth.batch.arena import ADAM_BETAS, MOMENTS, Rows
+from simic.growth.batch.forward import Templates, seed_name
+from simic.growth.batch.groups import Flags, Integers, SlotState
+from simic.growth.batch.statistics import SeedNorms, TrainStats, train_statistics
+from simic.growth.compiled.hosts import evaluate_hosts, train_hosts
+from simic.growth.compiled.seeds import KINDS, NO_SEED
+from simic.growth.life.vocabulary import Blend, Stage
+from simic.growth.networks.hosts import HostSpec
+from simic.params import HostOptimizer
+
+# Of the loops, in the order of their arguments.
+Columns = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]
+_NOTHING = np.zeros((0, 0), np.float32)
+_NO_ROWS: Columns = (_NOTHING, _NOTHING, _NOTHING, np.zeros(0))
+
+
+class CompiledHosts:
+    """Trains and evaluates hosts with one slot.
+
+    Args:
+        host: Their kind.
+        templates: Its blueprints.
+        optimizer: AdamW's settings.
+    """
+
+    def __init__(self, host: HostSpec, templates: Templates, optimizer: HostOptimizer) -> None:
+        self._host = host
+        self._optimizer = optimizer
+        self._seeds = templates.seeds[0]
+        # Those of a user are not among the loops.
+        self._kinds = [KINDS.get(type(seed.module)) for seed in self._seeds]
+        # Columns, units of both layers and classes, of the weights of the host.
+        (units, columns), _, (units2, _), _, (classes, _), _ = [
+            shape for template in templates.host for shape in template.layout.shapes
+        ]
+        self._widths = (columns, units, units2, classes)
+
+    def runs(self, state: SlotState, learning: Flags) -> Flags:
+        """Tell which hosts run here, bool ``[E]``: those without a seed, and those whose seed adds.
+
+        Args:
+            state: Their slots.
+            learning: Seeds that take part, bool ``[E, 1]``.
+        """
+        known = np.array([kind is not None for kind in self._kinds])
+        is_known = known[state.blueprint[:, 0]]
+        adds = (state.operator[:, 0] == Blend.ADD) | (state.stage[:, 0] == Stage.TRAINING)
+        return ~learning[:, 0] | (is_known & adds)
+
+    def train(
+        self,
+        hosts: Integers,
+        state: SlotState,
+        alpha: Tensor,
+        data: Dataset,
+        tasks: Tensor,
+        order: Tensor,
+        stores: Mapping[str, Rows],
+        learning_rate: float,
+    ) -> TrainStats:
+        """Train some hosts for an epoch, in place; ``runs`` is true of them.
+
+        Args:
+            hosts: Their places in the population, ``[G]``.
+            state: Slots of all hosts.
+            alpha: Amplitudes ``[E, 1]``.
+            data: The training split.
+            tasks: Of the hosts, ``[E]``.
+            order: Rows of the data, ``[E, batches, batch size]``.
+            stores: Where parameters live.
+            learning_rate: Of this epoch.
+        """
+        # Measurements by host and minibatch.
+        measured = tuple(np.empty((len(state.stage), order.shape[1]), np.float32) for _ in range(4))
+        losses, accuracies, host_norms, seed_norms = measured
+        settings = (
+            float(learning_rate),
+            self._optimizer.weight_decay,
+            self._optimizer.seed_weight_decay,
+            self._optimizer.max_grad_norm,
+            *ADAM_BETAS,
+        )
+        # A seed in TRAINING adds nothing.
+        in_training = torch.from_numpy(state.stage == Stage.TRAINING)
+        alphas = alpha.float().masked_fill(in_training, torch.nan)[:, 0].contiguous().numpy()
+        norms: list[SeedNorms] = []
+        for blueprint, places in _by_blueprint(hosts, state, state.learning):
+            seed = self._seeds[blueprint]
+            train_hosts(
+                self._kind(blueprint),
+                self._sizes(blueprint),
+                places,
+                data.x.flatten(1).numpy(),
+                data.y.numpy(),
+                order.numpy(),
+                self._lacking(data, tasks),
+                _columns(stores["host"]),
+                _columns(stores[seed_name(0, blueprint)]) if blueprint >= 0 else _NO_ROWS,
+                alphas,
+                state.frozen[:, 0],
+                settings,
+                measured,
+            )
+            if blueprint >= 0:
+                among = torch.from_numpy(np.searchsorted(hosts, places))
+                by_batch = torch.from_numpy(seed_norms[places].T)
+                norms.append(SeedNorms(0, among, by_batch, seed.layout.params))
+        loss, accuracy, norm = (
+            torch.from_numpy(values[hosts].T) for values in (losses, accuracies, host_norms)
+        )
+        return train_statistics(
+            loss, accuracy, norm, self._host.params, norms, 1, self._optimizer.max_grad_norm
+        )
+
+    def evaluate(
+        self,
+        hosts: Integers,
+        state: SlotState,
+        alpha: Tensor,
+        data: Dataset,
+        tasks: Tensor,
+        off: Flags,
+        stores: Mapping[str, Rows],
+    ) -> tuple[Tensor, Tensor]:
+        """Compute right answers ``[Cfg, G, N]`` and mean losses ``[Cfg, G]`` of some hosts; ``runs`` is true of them.
+
+        Args:
+            hosts: As of ``train``, like ``state``, ``alpha``, ``tasks`` and ``stores``.
+            state: Slots of all hosts.
+            alpha: Amplitudes.
+            data: N samples of each task.
+            tasks: Of the hosts.
+            off: Seeds that are switched off, bool ``[Cfg, E, 1]``.
+            stores: Where parameters live.
+        """
+        on = (state.acting & ~off)[..., 0]
+        correct = np.empty((*on.shape, len(data)), np.bool_)
+        loss = np.empty(on.shape, np.float32)
+        for blueprint, places in _by_blueprint(hosts, state, np.logical_or.reduce(on)[:, None]):
+            store = stores[seed_name(0, blueprint)].param.numpy() if blueprint >= 0 else _NOTHING
+            evaluate_hosts(
+                self._kind(blueprint),
+                self._sizes(blueprint),
+                places,
+                data.x.view(data.tasks, len(data), -1).numpy(),
+                data.y.view(data.tasks, len(data)).numpy(),
+                tasks.numpy(),
+                self._lacking(data, tasks),
+                stores["host"].param.numpy(),
+                store,
+                alpha[:, 0].float().contiguous().numpy(),
+                on,
+                correct,
+                loss,
+            )
+        return torch.from_numpy(correct[:, hosts]), torch.from_numpy(loss[:, hosts])
+
+    def _kind(self, blueprint: int) -> int:
+        kind = NO_SEED if blueprint < 0 else self._kinds[blueprint]
+        assert kind is not None
+        return kind
+
+    def _sizes(self, blueprint: int) -> tuple[int, ...]:
+        """Tell the widths of the hosts, and how many features the blueprint has."""
+        features = 0
+        if blueprint >= 0:
+            seed = self._seeds[blueprint]
+            features = seed.layout.shapes[seed.names.index("out")][0]
+        return *self._widths, features
+
+    def _lacking(self, data: Dataset, tasks: Tensor) -> Flags:
+        """Mark the classes that the task of a host does not have, ``[E, classes]``."""
+        if data.lacking is None:
+            return np.zeros((len(tasks), data.classes), np.bool_)
+        return data.lacking[tasks].numpy()
+
+
+def _by_blueprint(
+    hosts: Integers, state: SlotState, running: Flags
+) -> Iterator[tuple[int, Integers]]:
+    """Group hosts by the blueprint of the seed that runs ``[E, 1]``; −1: none."""
+    blueprints = np.where(running[:, 0], state.blueprint[:, 0], -1)[hosts]
+    for blueprint in np.unique(blueprints).tolist():
+        yield blueprint, hosts[blueprints == blueprint]
+
+
+def _columns(store: Rows) -> Columns:
+    """View parameters, moments and steps of a store."""
+    param, mean, variance, step = (
+        store.tensors[name].numpy() for name in ("param", *MOMENTS["adamw"], "step")
+    )
+    return param, mean, variance, step
