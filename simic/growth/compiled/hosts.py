@@ -93,11 +93,12 @@ def _train_hosts(
     d2 = np.empty((samples, units2), np.float32)
     logits = np.empty((samples, classes), np.float32)
     turned = np.empty((units2, units), np.float32)
-    f = np.empty((samples, features), np.float32)
-    of_f = np.empty((samples, features), np.float32)
-    a = np.empty((samples, layer_width(kind, units)), np.float32)
+    turned_rows = np.empty((columns, samples), np.float32)
+    f = np.empty((features, samples), np.float32)
+    of_f = np.empty((features, samples), np.float32)
+    a = np.empty((layer_width(kind, units), samples), np.float32)
     out = np.empty((features, units), np.float32)
-    out_turned = np.empty((units, features), np.float32)
+    turned_d1 = np.empty((units, samples), np.float32)
 
     losses = np.empty(samples, np.float32)
     right = np.empty(samples, np.bool_)
@@ -123,19 +124,20 @@ def _train_hosts(
         for n in range(batches):
             rows = all_rows[n]
             labels = all_labels[n]
+            transpose(rows, turned_rows)
             # Forward.
             _fill(z1, b1)
             add_product(rows, w1, z1)
             if kind != NO_SEED:
                 inner = seed_param[h, outs:]
-                compute_features(kind, rows, units, inner, f, a)
+                compute_features(kind, turned_rows, units, inner, f, a)
                 k = 0
                 for i in range(features):
                     for j in range(units):
                         out[i, j] = gain * seed_param[h, k]
                         k += 1
                 if acts:
-                    add_product(f, out, z1)
+                    add_turned_product(f, out, z1)
             _relu(z1)
             _fill(z2, b2)
             add_product(z1, w2, z2)
@@ -169,14 +171,16 @@ def _train_hosts(
             add_turned_product(rows, d1, g1)
             if kind != NO_SEED:
                 clear(seed_grad)
-                add_turned_product(f, d1, seed_grad[:outs].reshape(features, units))
+                add_product(f, d1, seed_grad[:outs].reshape(features, units))
                 for i in range(outs):
                     seed_grad[i] *= gain
                 if kind < FIRST_FIXED:
-                    transpose(out, out_turned)
+                    transpose(d1, turned_d1)
                     clear(of_f)
-                    add_product(d1, out_turned, of_f)
-                    add_inner_gradients(kind, rows, units, inner, f, a, of_f, seed_grad[outs:])
+                    add_product(out, turned_d1, of_f)
+                    add_inner_gradients(
+                        kind, turned_rows, units, inner, f, a, of_f, seed_grad[outs:]
+                    )
 
             # Update.
             host_step[h] += 1
@@ -240,8 +244,6 @@ def _evaluate_hosts(
     grown = np.empty((_SAMPLES, units), np.float32)
     z2 = np.empty((_SAMPLES, units2), np.float32)
     logits = np.empty((_SAMPLES, classes), np.float32)
-    f = np.empty((_SAMPLES, features), np.float32)
-    a = np.empty((_SAMPLES, layer_width(kind, units)), np.float32)
     out = np.empty((features, units), np.float32)
     losses = np.empty(_SAMPLES, np.float32)
     right = np.empty((2, _SAMPLES), np.bool_)
@@ -271,8 +273,12 @@ def _evaluate_hosts(
             add_product(rows, w1, bare[:n])
             if has_grown:
                 copy(bare[:n], grown[:n])
-                compute_features(kind, rows, units, seed_param[h, outs:], f[:n], a[:n])
-                add_product(f[:n], out, grown[:n])
+                turned_rows = np.empty((columns, n), np.float32)
+                transpose(rows, turned_rows)
+                f = np.empty((features, n), np.float32)
+                a = np.empty((layer_width(kind, units), n), np.float32)
+                compute_features(kind, turned_rows, units, seed_param[h, outs:], f, a)
+                add_turned_product(f, out, grown[:n])
             for turn in range(2):
                 if not (has_grown if turn else has_bare):
                     continue

@@ -1,5 +1,7 @@
 """Seeds of hosts for tables, compiled: features φ of a few rows, and the gradients of what is inside of φ.
 
+Rows stand side by side, ``x [D, B]`` and φ ``[F, B]``, so that loops run over many of them at once.
+
 They are those of ``growth/networks/tabular.py``, which says what each is for; tests hold the two to each other. The
 numbers of a seed lie in one row, as in ``Template``: first B ``[F, H]``, then the parameters of φ.
 """
@@ -13,7 +15,8 @@ from numba import njit
 from simic.growth.compiled.arithmetic import (
     INNER,
     add_product,
-    add_turned_product,
+    clear,
+    copy,
     exp,
     sin_cos,
     tanh,
@@ -22,10 +25,12 @@ from simic.growth.compiled.arithmetic import (
 from simic.growth.networks import tabular
 
 _ZERO = np.float32(0)
+_ONE = np.float32(1)
 _GATE_PULL = np.float32(tabular.GATE_PULL)
 _LEAST_EXPONENT = np.float32(tabular.LEAST_EXPONENT)
 _SHARPNESS = np.float32(tabular.SHARPNESS)
 _LEAST_STD = np.float32(tabular.LEAST_STD)
+_TWO = np.float32(2)
 _THREE = np.float32(3)
 _FREQUENCIES = tabular.FREQUENCIES
 _BASE_FREQUENCY = np.float32(tabular.BASE_FREQUENCY)
@@ -70,57 +75,24 @@ def compute_features(kind, x, units, inner, f, a):
 
     Args:
         kind: Number of the blueprint.
-        x: Rows ``[B, D]``.
+        x: Rows ``[D, B]``.
         units: Width of the host's first layer, H.
         inner: Numbers of the seed after B.
-        f: Is written: features ``[B, F]``.
-        a: Is written by linear layers: their outputs ``[B, A]``.
+        f: Is written: features ``[F, B]``.
+        a: Is written by linear layers: their outputs ``[A, B]``.
     """
-    if kind < FIRST_FIXED:
-        _learned_features(kind, x, units, inner, f, a)
-        return
-    features = f.shape[1]
-    _raw_features(kind, x, inner[2 * features :], f)
-    mean = inner[:features]
-    scale = inner[features : 2 * features]
-    for b in range(len(x)):
-        for k in range(features):
-            f[b, k] = (f[b, k] - mean[k]) * scale[k]
-
-
-@njit(**INNER)
-def _learned_features(kind, x, units, inner, f, a):
-    columns = x.shape[1]
     if kind == _PERIODIC:
-        half = _FREQUENCIES * columns
-        for k in range(half):
-            frequency = _BASE_FREQUENCY * exp(_SPREAD * np.float32(math.sqrt(columns)) * inner[k])
-            for b in range(len(x)):
-                f[b, k], f[b, half + k] = sin_cos(x[b, k % columns] * frequency)
-        return
-    # Linear layers; the gate scales what they read.
-    outputs = layer_width(kind, units)
-    first = columns if kind == _GATE else 0
-    weight = inner[first : first + outputs * columns].reshape(outputs, columns)
-    bias = inner[first + outputs * columns :]
-    turned = np.empty((columns, outputs), np.float32)
-    transpose(weight, turned)
-    if kind == _GATE:
-        for d in range(columns):
-            gate = _ZERO if inner[d] <= _ZERO else inner[d]
-            for u in range(outputs):
-                turned[d, u] *= gate
-    for b in range(len(x)):
-        for u in range(outputs):
-            a[b, u] = bias[u]
-    add_product(x, turned, a)
-    for b in range(len(x)):
-        if kind == _GATED:
-            for u in range(units):
-                f[b, u] = a[b, u] * a[b, units + u]
-        else:
-            for u in range(units):
-                f[b, u] = _ZERO if a[b, u] <= _ZERO else a[b, u]
+        _waves(x, inner, f)
+    elif kind < FIRST_FIXED:
+        _units(kind, x, units, inner, f, a)
+    else:
+        features = f.shape[0]
+        _raw_features(kind, x, inner[2 * features :], f)
+        for k in range(features):
+            mean = inner[k]
+            scale = inner[features + k]
+            for b in range(f.shape[1]):
+                f[k, b] = (f[k, b] - mean) * scale
 
 
 @njit(**INNER)
@@ -134,130 +106,237 @@ def add_inner_gradients(kind, x, units, inner, f, a, of_f, grad):
         inner: Numbers of the seed after B.
         f: Features.
         a: As it was written there.
-        of_f: Gradient of the features, ``[B, F]``; is overwritten.
+        of_f: Gradient of the features, ``[F, B]``.
         grad: Is added to, like ``inner``.
     """
-    rows, columns = x.shape
     if kind == _PERIODIC:
-        half = _FREQUENCIES * columns
-        spread = _SPREAD * np.float32(math.sqrt(columns))
-        for k in range(half):
-            total = _ZERO
-            for b in range(rows):
-                of_angle = of_f[b, k] * f[b, half + k] - of_f[b, half + k] * f[b, k]
-                total += of_angle * x[b, k % columns]
-            grad[k] += total * _BASE_FREQUENCY * exp(spread * inner[k]) * spread
-        return
+        _add_wave_gradients(x, inner, f, of_f, grad)
+    else:
+        _add_unit_gradients(kind, x, units, inner, a, of_f, grad)
+
+
+@njit(**INNER)
+def _layer(kind, columns, units, inner):
+    """View weight and bias of a linear layer; before them a gate has its scales."""
     outputs = layer_width(kind, units)
     first = columns if kind == _GATE else 0
-    weight = inner[first : first + outputs * columns].reshape(outputs, columns)
-    # Of the layer's outputs.
-    of_a = np.empty((rows, outputs), np.float32)
-    for b in range(rows):
+    last = first + outputs * columns
+    return inner[first:last].reshape(outputs, columns), inner[last : last + outputs]
+
+
+@njit(**INNER)
+def _scaled(kind, x, inner):
+    """Scale the columns by their gates, if the blueprint has any; a scale below 0 counts as 0, NaN stays."""
+    if kind != _GATE:
+        return x
+    scaled = np.empty_like(x)
+    for d in range(len(x)):
+        gate = _ZERO if inner[d] <= _ZERO else inner[d]
+        for b in range(x.shape[1]):
+            scaled[d, b] = x[d, b] * gate
+    return scaled
+
+
+@njit(**INNER)
+def _units(kind, x, units, inner, f, a):
+    weight, bias = _layer(kind, len(x), units, inner)
+    for u in range(len(bias)):
+        for b in range(x.shape[1]):
+            a[u, b] = bias[u]
+    add_product(weight, _scaled(kind, x, inner), a)
+    for u in range(units):
         if kind == _GATED:
-            for u in range(units):
-                of_a[b, u] = of_f[b, u] * a[b, units + u]
-                of_a[b, units + u] = of_f[b, u] * a[b, u]
+            for b in range(x.shape[1]):
+                f[u, b] = a[u, b] * a[units + u, b]
         else:
-            for u in range(units):
-                of_a[b, u] = _ZERO if a[b, u] <= _ZERO else of_f[b, u]
-    # Of weight and bias.
-    turned = np.zeros((columns, outputs), np.float32)
-    add_turned_product(x, of_a, turned)
-    bias = grad[first + outputs * columns :]
-    for b in range(rows):
-        for u in range(outputs):
-            bias[u] += of_a[b, u]
-    # Turned back; a gate scales its column, and is told the agreement of the column's weights and their gradients.
-    of_weight = grad[first : first + outputs * columns].reshape(outputs, columns)
+            for b in range(x.shape[1]):
+                f[u, b] = _ZERO if a[u, b] <= _ZERO else a[u, b]
+
+
+@njit(**INNER)
+def _add_unit_gradients(kind, x, units, inner, a, of_f, grad):
+    columns, rows = x.shape
+    weight, bias = _layer(kind, columns, units, inner)
+    of_weight, of_bias = _layer(kind, columns, units, grad)
+    # Of the layer's outputs.
+    of_a = np.empty((len(bias), rows), np.float32)
+    for u in range(units):
+        if kind == _GATED:
+            for b in range(rows):
+                of_a[u, b] = of_f[u, b] * a[units + u, b]
+                of_a[units + u, b] = of_f[u, b] * a[u, b]
+        else:
+            for b in range(rows):
+                of_a[u, b] = _ZERO if a[u, b] <= _ZERO else of_f[u, b]
+    # Of bias and weight.
+    for u in range(len(bias)):
+        total = _ZERO
+        for b in range(rows):
+            total += of_a[u, b]
+        of_bias[u] += total
+    # (Long rows make fast products.)
+    turned = np.empty((rows, len(bias)), np.float32)
+    transpose(of_a, turned)
+    of_turned = np.zeros((columns, len(bias)), np.float32)
+    add_product(x, turned, of_turned)
     for d in range(columns):
-        if kind == _GATE:
-            gate = inner[d]
-            agreement = _ZERO
-            for u in range(outputs):
-                agreement += turned[d, u] * weight[u, d]
-            if gate <= _ZERO:
-                gate = _ZERO
-            else:
-                grad[d] += agreement + _GATE_PULL
-            for u in range(outputs):
-                of_weight[u, d] += turned[d, u] * gate
+        for u in range(len(bias)):
+            of_weight[u, d] += of_turned[d, u]
+    if kind != _GATE:
+        return
+    # A gate gets the agreement of its column's weights with their gradients; then it scales these.
+    for d in range(columns):
+        gate = inner[d]
+        if gate <= _ZERO:
+            gate = _ZERO
         else:
-            for u in range(outputs):
-                of_weight[u, d] += turned[d, u]
+            grad[d] += _GATE_PULL
+            for u in range(units):
+                grad[d] += of_weight[u, d] * weight[u, d]
+        for u in range(units):
+            of_weight[u, d] *= gate
+
+
+@njit(**INNER)
+def _frequency(log_frequency, columns):
+    """Compute a frequency, and its derivative by what is learned."""
+    spread = _SPREAD * np.float32(math.sqrt(columns))
+    frequency = _BASE_FREQUENCY * exp(spread * log_frequency)
+    return frequency, frequency * spread
+
+
+@njit(**INNER)
+def _waves(x, log_frequency, f):
+    """Write the sines, then the cosines of all columns at one frequency after the other."""
+    columns, rows = x.shape
+    half = len(f) // 2
+    for k in range(half):
+        frequency, _ = _frequency(log_frequency[k], columns)
+        for b in range(rows):
+            f[k, b] = x[k % columns, b] * frequency
+    # One long row of angles: a loop takes eight at a time.
+    sines = f[:half].reshape(-1)
+    cosines = f[half:].reshape(-1)
+    for i in range(len(sines)):
+        sines[i], cosines[i] = sin_cos(sines[i])
+
+
+@njit(**INNER)
+def _add_wave_gradients(x, log_frequency, f, of_f, grad):
+    columns, rows = x.shape
+    half = len(f) // 2
+    for k in range(half):
+        _, slope = _frequency(log_frequency[k], columns)
+        total = _ZERO
+        for b in range(rows):
+            of_angle = of_f[k, b] * f[half + k, b] - of_f[half + k, b] * f[k, b]
+            total += of_angle * x[k % columns, b]
+        grad[k] += total * slope
 
 
 @njit(**INNER)
 def _raw_features(kind, x, fitted, f):
     """Compute features that do not learn, before they are scaled; ``fitted`` are the numbers that they need."""
-    rows, columns = x.shape
+    columns, rows = x.shape
     if kind in (_EQUALITY, _COMPARE):
-        for b in range(rows):
-            k = 0
-            for i in range(columns - 1):
-                for j in range(i + 1, columns):
-                    f[b, k] = x[b, i] - x[b, j]
-                    k += 1
-            if kind == _COMPARE:
-                for k in range(f.shape[1]):
-                    f[b, k] = tanh(_THREE * f[b, k])
-            else:
-                for k in range(f.shape[1]):
-                    exponent = -_SHARPNESS * f[b, k] * f[b, k]
-                    exponent = _LEAST_EXPONENT if exponent < _LEAST_EXPONENT else exponent
-                    f[b, k] = exp(exponent)
+        _pairs(kind, x, f)
     elif kind == _RBF:
-        centres = np.empty((columns, _CENTRES), np.float32)
-        transpose(fitted[: _CENTRES * columns].reshape(_CENTRES, columns), centres)
-        factor = -np.float32(1) / fitted[_CENTRES * columns]
-        for b in range(rows):
-            for k in range(_CENTRES):
-                f[b, k] = _ZERO
-            for d in range(columns):
-                value = x[b, d]
-                for k in range(_CENTRES):
-                    difference = value - centres[d, k]
-                    f[b, k] += difference * difference
-            for k in range(_CENTRES):
-                exponent = f[b, k] * factor
-                exponent = _LEAST_EXPONENT if exponent < _LEAST_EXPONENT else exponent
-                f[b, k] = exp(exponent)
+        _radial(x, fitted, f)
     elif kind == _BIN:
+        rank = np.empty(rows, np.int32)
         edges = fitted.reshape(_BINS - 1, columns)
-        for b in range(rows):
-            for k in range(f.shape[1]):
-                f[b, k] = _ZERO
-            for d in range(columns):
-                f[b, d * _BINS + _rank(x[b, d], edges[:, d])] = np.float32(1)
+        clear(f)
+        for d in range(columns):
+            _rank(x[d], edges[:, d], rank)
+            for b in range(rows):
+                f[d * _BINS + rank[b], b] = _ONE
     elif kind == _QUANTILE:
+        rank = np.empty(rows, np.int32)
         knots = fitted.reshape(_KNOTS, columns)
-        for b in range(rows):
-            for d in range(columns):
-                f[b, d] = _SCORES[_rank(x[b, d], knots[:, d])]
+        for d in range(columns):
+            _rank(x[d], knots[:, d], rank)
+            for b in range(rows):
+                f[d, b] = _SCORES[rank[b]]
     elif kind == _SORT:
-        for b in range(rows):
-            for d in range(columns):
-                value = x[b, d]
-                k = d
-                while k > 0 and f[b, k - 1] > value:
-                    f[b, k] = f[b, k - 1]
-                    k -= 1
-                f[b, k] = value
+        _sort(x, f)
     else:
-        for b in range(rows):
-            total = _ZERO
-            for d in range(columns):
-                total += x[b, d] * x[b, d]
-            length = np.float32(math.sqrt(total))
-            length = _LEAST_STD if length < _LEAST_STD else length
-            for d in range(columns):
-                f[b, d] = x[b, d] / length
+        _directions(x, f)
 
 
 @njit(**INNER)
-def _rank(value, bounds):
-    """Count the bounds that a value is not below."""
-    rank = 0
+def _pairs(kind, x, f):
+    columns, rows = x.shape
+    k = 0
+    for i in range(columns - 1):
+        for j in range(i + 1, columns):
+            for b in range(rows):
+                f[k, b] = x[i, b] - x[j, b]
+            k += 1
+    flat = f.reshape(-1)
+    if kind == _COMPARE:
+        for i in range(len(flat)):
+            flat[i] = tanh(_THREE * flat[i])
+    else:
+        for i in range(len(flat)):
+            exponent = -_SHARPNESS * flat[i] * flat[i]
+            flat[i] = exp(_LEAST_EXPONENT if exponent < _LEAST_EXPONENT else exponent)
+
+
+@njit(**INNER)
+def _radial(x, fitted, f):
+    """By ‖x − c‖² = ‖x‖² + ‖c‖² − 2 x · c."""
+    columns, rows = x.shape
+    centres = fitted[: _CENTRES * columns].reshape(_CENTRES, columns)
+    factor = -_ONE / fitted[_CENTRES * columns]
+    lengths = np.zeros(rows, np.float32)
+    for d in range(columns):
+        for b in range(rows):
+            lengths[b] += x[d, b] * x[d, b]
+    clear(f)
+    add_product(centres, x, f)
+    for k in range(_CENTRES):
+        length = _ZERO
+        for d in range(columns):
+            length += centres[k, d] * centres[k, d]
+        for b in range(rows):
+            exponent = (lengths[b] + length - _TWO * f[k, b]) * factor
+            exponent = _ZERO if exponent > _ZERO else exponent
+            f[k, b] = exp(_LEAST_EXPONENT if exponent < _LEAST_EXPONENT else exponent)
+
+
+@njit(**INNER)
+def _rank(values, bounds, rank):
+    """Count the bounds that each value is not below."""
+    for b in range(len(values)):
+        rank[b] = 0
     for bound in bounds:
-        rank += value >= bound
-    return rank
+        for b in range(len(values)):
+            rank[b] += values[b] >= bound
+
+
+@njit(**INNER)
+def _sort(x, f):
+    """Sort each row: odd-even transposition, which has no branches."""
+    copy(x, f)
+    for turn in range(len(f)):
+        for d in range(turn % 2, len(f) - 1, 2):
+            for b in range(f.shape[1]):
+                low = f[d, b]
+                high = f[d + 1, b]
+                f[d, b] = min(low, high)
+                f[d + 1, b] = max(low, high)
+
+
+@njit(**INNER)
+def _directions(x, f):
+    columns, rows = x.shape
+    lengths = np.zeros(rows, np.float32)
+    for d in range(columns):
+        for b in range(rows):
+            lengths[b] += x[d, b] * x[d, b]
+    for b in range(rows):
+        length = np.float32(math.sqrt(lengths[b]))
+        lengths[b] = _LEAST_STD if length < _LEAST_STD else length
+    for d in range(columns):
+        for b in range(rows):
+            f[d, b] = x[d, b] / lengths[b]

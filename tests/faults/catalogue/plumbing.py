@@ -86,9 +86,9 @@ FAULTS: Faults = {
         "growth/batch/test_compiled.py::test_an_epoch_and_its_evaluation_equal_the_plain_ones",
         Patch(
             "growth/compiled/hosts.py",
-            "                if acts:\n                    add_product(f, out, z1)",
-            "                if acts:\n                    add_product(f, out, z1)\n"
-            "                    add_product(f, out, z1)",
+            "                    add_turned_product(f, out, z1)",
+            "                    add_turned_product(f, out, z1)\n"
+            "                    add_turned_product(f, out, z1)",
         ),
     ),
     "compiled-features-of-another-batch": fault(
@@ -96,8 +96,8 @@ FAULTS: Faults = {
         "growth/batch/test_compiled.py::test_an_epoch_and_its_evaluation_equal_the_plain_ones",
         Patch(
             "growth/compiled/hosts.py",
-            "compute_features(kind, rows, units, inner, f, a)",
-            "compute_features(kind, all_rows[n - 1], units, inner, f, a)",
+            "transpose(rows, turned_rows)\n",
+            "transpose(all_rows[n - 1], turned_rows)\n",
         ),
     ),
     "seed-gradient-leaks": fault(
