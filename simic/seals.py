@@ -357,14 +357,18 @@ def extension_hashes(root: Path, tree: Params) -> dict[str, str]:
 
 
 def content_hash(place: Path) -> str:
-    """Hash the names and contents of a folder's files but bytecode, or a file; empty where there is none."""
+    """Hash the names and contents of a folder's files, or a file; empty where there is none. Bytecode and what numba
+    compiled are left out: they come of running the code.
+    """
     if not place.is_dir():
         return durable.sha256(place) if place.exists() else ""
     # Sorted, since a file system lists names in any order.
     files = sorted(
         path
         for path in place.rglob("*")
-        if path.is_file() and path.name not in APART and path.suffix != ".pyc"
+        if path.is_file()
+        and path.name not in APART
+        and "__pycache__" not in path.relative_to(place).parts
     )
     # Names are hashed with the contents: swapped files would otherwise go unnoticed.
     listed = "".join(

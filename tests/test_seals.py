@@ -116,7 +116,7 @@ def test_code_changed_afterwards_is_found(root, monkeypatch):
     assert seals.broken(root, tree())[0] == changed
 
 
-def test_templates_and_published_rules_count_as_code_and_bytecode_does_not(tmp_path, monkeypatch):
+def test_templates_and_published_rules_count_as_code_and_what_was_compiled_does_not(tmp_path, monkeypatch):
     """DVC watches them too: what it would repeat is out of date here as well."""
     assert {"audit"} <= set(seals.STAGES["audit"].code)
     assert "published/rules" in seals.STAGES["headroom"].code
@@ -125,6 +125,8 @@ def test_templates_and_published_rules_count_as_code_and_bytecode_does_not(tmp_p
     (tmp_path / "audit" / "report.html").write_text("old")
     before = seals.code_hashes(("audit",))
     (tmp_path / "audit" / "__pycache__" / "report.pyc").write_text("x")
+    (tmp_path / "audit" / "__pycache__" / "numba").mkdir()
+    (tmp_path / "audit" / "__pycache__" / "numba" / "report.nbi").write_text("x")
     assert seals.code_hashes(("audit",)) == before
     (tmp_path / "audit" / "report.html").write_text("new")
     assert seals.code_hashes(("audit",)) != before
