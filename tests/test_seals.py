@@ -116,7 +116,9 @@ def test_code_changed_afterwards_is_found(root, monkeypatch):
     assert seals.broken(root, tree())[0] == changed
 
 
-def test_templates_and_published_rules_count_as_code_and_what_was_compiled_does_not(tmp_path, monkeypatch):
+def test_templates_and_published_rules_count_as_code_and_what_was_compiled_does_not(
+    tmp_path, monkeypatch
+):
     """DVC watches them too: what it would repeat is out of date here as well."""
     assert {"audit"} <= set(seals.STAGES["audit"].code)
     assert "published/rules" in seals.STAGES["headroom"].code
