@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
+import scipy  # loads stats when it is first used: a second that processes which only play hosts do not need
 from numpy.typing import ArrayLike, NDArray
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
-from scipy import optimize, special, stats
 
 from simic import rng
 from simic.errors import SimicError
@@ -74,13 +74,13 @@ def mean_interval(values: ArrayLike) -> Interval:
     """Compute the mean and its Student t interval; SimicError below 2 values or on a non-finite one."""
     vector = _vector(values, "values")
     mean = float(vector.mean())
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, vector.size - 1)) * _standard_error(vector)
+    half = float(scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, vector.size - 1)) * _standard_error(vector)
     return Interval(mean, mean - half, mean + half)
 
 
 def share_interval(share: float, n: int) -> Interval:
     """Compute the interval of a share of n independent samples (Wilson 1927)."""
-    ends = stats.binomtest(round(share * n), n).proportion_ci(CONFIDENCE, method="wilson")
+    ends = scipy.stats.binomtest(round(share * n), n).proportion_ci(CONFIDENCE, method="wilson")
     return Interval(share, float(ends.low), float(ends.high))
 
 
@@ -168,14 +168,16 @@ def probability_of_improvement(difference: Values) -> float:
 def minimum_detectable(difference: Values) -> float:
     """Compute the true mean that a two-sided t test at 5 % finds with 80 % power, given this n and spread."""
     freedom = difference.size - 1
-    critical = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
+    critical = float(scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
 
     def lacking_power(shift: float) -> float:
-        return float(stats.nct.sf(critical, freedom, shift)) - POWER
+        return float(scipy.stats.nct.sf(critical, freedom, shift)) - POWER
 
     # Noncentrality; the far tail's rejections are < 1e-4 here and left out. Power grows with the shift, so one root.
     shift = float(
-        optimize.root_scalar(lacking_power, bracket=(0.0, 4.0 * critical + 10.0), xtol=1e-10).root
+        scipy.optimize.root_scalar(
+            lacking_power, bracket=(0.0, 4.0 * critical + 10.0), xtol=1e-10
+        ).root
     )
     return shift * _standard_error(difference)
 
@@ -187,7 +189,7 @@ def interquartile_interval(values: ArrayLike, rng_seed: int) -> Interval | None:
     vector = _vector(values, "values")
     if vector.size < MIN_BOOTSTRAP_SEEDS:
         return None
-    estimate = float(stats.trim_mean(vector, 0.25))
+    estimate = float(scipy.stats.trim_mean(vector, 0.25))
     # No spread: every resample is the estimate, and BCa would divide by it.
     if np.ptp(vector) == 0.0:
         return Interval(estimate, estimate, estimate)
@@ -196,7 +198,7 @@ def interquartile_interval(values: ArrayLike, rng_seed: int) -> Interval | None:
         rng.key(rng_seed, rng.Purpose.BOOTSTRAP, vector.size, 1), (BOOTSTRAP_RESAMPLES, vector.size)
     )
     drawn = np.floor(uniform.numpy().astype(np.float64) * vector.size).astype(np.int64)
-    resampled = stats.trim_mean(vector[drawn], 0.25, axis=1)
+    resampled = scipy.stats.trim_mean(vector[drawn], 0.25, axis=1)
     low, high = np.quantile(resampled, _bca_levels(vector, resampled, estimate))
     return Interval(estimate, float(low), float(high))
 
@@ -205,17 +207,19 @@ def _bca_levels(vector: Values, resampled: Values, estimate: float) -> Values:
     """Correct the quantile levels for bias z0 and acceleration a (Efron 1987, eq. 6.8)."""
     # Ties count half: the estimate is a mean of few values and resamples hit it exactly.
     below = float(np.mean((resampled < estimate) + 0.5 * (resampled == estimate)))
-    bias = stats.norm.ppf(np.clip(below, 1 / BOOTSTRAP_RESAMPLES, 1 - 1 / BOOTSTRAP_RESAMPLES))
+    bias = scipy.stats.norm.ppf(
+        np.clip(below, 1 / BOOTSTRAP_RESAMPLES, 1 - 1 / BOOTSTRAP_RESAMPLES)
+    )
     # In row i all values but the i-th.
     n = vector.size
     rest = np.broadcast_to(vector, (n, n))[~np.eye(n, dtype=bool)].reshape(n, n - 1)
-    jackknife = stats.trim_mean(rest, 0.25, axis=1)
+    jackknife = scipy.stats.trim_mean(rest, 0.25, axis=1)
     centred = jackknife.mean() - jackknife
     spread = float((centred**2).sum()) ** 1.5
     acceleration = float((centred**3).sum()) / (6.0 * spread) if spread > 0 else 0.0
     # The levels of a normal interval, shifted and stretched.
-    z = bias + stats.norm.ppf([0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
-    return stats.norm.cdf(bias + z / (1.0 - acceleration * z))
+    z = bias + scipy.stats.norm.ppf([0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
+    return scipy.stats.norm.cdf(bias + z / (1.0 - acceleration * z))
 
 
 def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -277,6 +281,6 @@ def _half_width(values: Values) -> float:
         parts = of_seed**2 / (seeds - 1) + of_instance**2 / (instances - 1)
         parts += residual**2 / ((seeds - 1) * (instances - 1))
         freedom = square**2 / parts if parts > 0 else freedom
-    return float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * float(
+    return float(scipy.special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * float(
         np.sqrt(square / values.size)
     )
