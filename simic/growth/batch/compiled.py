@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from simic.data.batches import Dataset
@@ -15,16 +14,19 @@ from simic.growth.batch.arena import ADAM_BETAS, MOMENTS, Rows
 from simic.growth.batch.forward import Templates, seed_name
 from simic.growth.batch.groups import Flags, Integers, SlotState
 from simic.growth.batch.statistics import SeedNorms, TrainStats, train_statistics
-from simic.growth.compiled.hosts import evaluate_hosts, train_hosts
-from simic.growth.compiled.seeds import KINDS, NO_SEED
+from simic.growth.compiled.hosts import (
+    NO_SEED,
+    ModuleRows,
+    Measured,
+    Settings,
+    Widths,
+    evaluate_hosts,
+    train_hosts,
+)
+from simic.growth.compiled.seeds import KINDS
 from simic.growth.life.vocabulary import Blend, Stage
 from simic.growth.networks.hosts import HostSpec
 from simic.params import HostOptimizer
-
-# Of the loops, in the order of their arguments.
-Columns = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]
-_NOTHING = np.zeros((0, 0), np.float32)
-_NO_ROWS: Columns = (_NOTHING, _NOTHING, _NOTHING, np.zeros(0))
 
 
 class CompiledHosts:
@@ -42,7 +44,7 @@ class CompiledHosts:
         self._seeds = templates.seeds[0]
         # Those of a user are not among the loops.
         self._kinds = [KINDS.get(type(seed.module)) for seed in self._seeds]
-        # Columns, units of both layers and classes, of the weights of the host.
+        # ModuleRows, units of both layers and classes, of the weights of the host.
         (units, columns), _, (units2, _), _, (classes, _), _ = [
             shape for template in templates.host for shape in template.layout.shapes
         ]
@@ -83,10 +85,10 @@ class CompiledHosts:
             stores: Where parameters live.
             learning_rate: Of this epoch.
         """
-        # Measurements by host and minibatch.
-        measured = tuple(np.empty((len(state.stage), order.shape[1]), np.float32) for _ in range(4))
-        losses, accuracies, host_norms, seed_norms = measured
-        settings = (
+        # Of each host and minibatch.
+        shape = len(state.stage), order.shape[1]
+        measured = Measured(*(np.empty(shape, np.float32) for _ in Measured._fields))
+        settings = Settings(
             float(learning_rate),
             self._optimizer.weight_decay,
             self._optimizer.seed_weight_decay,
@@ -95,32 +97,28 @@ class CompiledHosts:
         )
         # A seed in TRAINING adds nothing.
         in_training = torch.from_numpy(state.stage == Stage.TRAINING)
-        alphas = alpha.float().masked_fill(in_training, torch.nan)[:, 0].contiguous().numpy()
+        alphas = alpha.float().masked_fill(in_training, torch.nan)[:, 0].contiguous()
         norms: list[SeedNorms] = []
         for blueprint, places in _by_blueprint(hosts, state, state.learning):
-            seed = self._seeds[blueprint]
             train_hosts(
-                self._kind(blueprint),
-                self._sizes(blueprint),
+                *self._kind(blueprint),
                 places,
                 data.x.flatten(1).numpy(),
                 data.y.numpy(),
                 order.numpy(),
                 self._lacking(data, tasks),
                 _columns(stores["host"]),
-                _columns(stores[seed_name(0, blueprint)]) if blueprint >= 0 else _NO_ROWS,
-                alphas,
+                self._seed_columns(blueprint, stores),
+                alphas.numpy(),
                 state.frozen[:, 0],
                 settings,
                 measured,
             )
             if blueprint >= 0:
                 among = torch.from_numpy(np.searchsorted(hosts, places))
-                by_batch = torch.from_numpy(seed_norms[places].T)
-                norms.append(SeedNorms(0, among, by_batch, seed.layout.params))
-        loss, accuracy, norm = (
-            torch.from_numpy(values[hosts].T) for values in (losses, accuracies, host_norms)
-        )
+                by_batch = torch.from_numpy(measured.seed_norms[places].T)
+                norms.append(SeedNorms(0, among, by_batch, self._seeds[blueprint].layout.params))
+        loss, accuracy, norm, _ = (torch.from_numpy(values[hosts].T) for values in measured)
         return train_statistics(
             loss, accuracy, norm, self._host.params, norms, 1, self._optimizer.max_grad_norm
         )
@@ -150,17 +148,15 @@ class CompiledHosts:
         correct = np.empty((*on.shape, len(data)), np.bool_)
         loss = np.empty(on.shape, np.float32)
         for blueprint, places in _by_blueprint(hosts, state, np.logical_or.reduce(on)[:, None]):
-            store = stores[seed_name(0, blueprint)].param.numpy() if blueprint >= 0 else _NOTHING
             evaluate_hosts(
-                self._kind(blueprint),
-                self._sizes(blueprint),
+                *self._kind(blueprint),
                 places,
                 data.x.view(data.tasks, len(data), -1).numpy(),
                 data.y.view(data.tasks, len(data)).numpy(),
                 tasks.numpy(),
                 self._lacking(data, tasks),
                 stores["host"].param.numpy(),
-                store,
+                self._seed_columns(blueprint, stores).param,
                 alpha[:, 0].float().contiguous().numpy(),
                 on,
                 correct,
@@ -168,18 +164,22 @@ class CompiledHosts:
             )
         return torch.from_numpy(correct[:, hosts]), torch.from_numpy(loss[:, hosts])
 
-    def _kind(self, blueprint: int) -> int:
-        kind = NO_SEED if blueprint < 0 else self._kinds[blueprint]
+    def _kind(self, blueprint: int) -> tuple[int, Widths]:
+        """Tell the number of a blueprint in the loops, and the widths of hosts with its seeds; −1: without."""
+        if blueprint < 0:
+            return NO_SEED, Widths(*self._widths, 0)
+        kind = self._kinds[blueprint]
         assert kind is not None
-        return kind
+        seed = self._seeds[blueprint]
+        return kind, Widths(*self._widths, seed.layout.shapes[seed.names.index("out")][0])
 
-    def _sizes(self, blueprint: int) -> tuple[int, ...]:
-        """Tell the widths of the hosts, and how many features the blueprint has."""
-        features = 0
+    def _seed_columns(self, blueprint: int, stores: Mapping[str, Rows]) -> ModuleRows:
+        """View where the seeds of a blueprint live; −1: nowhere."""
         if blueprint >= 0:
-            seed = self._seeds[blueprint]
-            features = seed.layout.shapes[seed.names.index("out")][0]
-        return *self._widths, features
+            return _columns(stores[seed_name(0, blueprint)])
+        steps = stores["host"].tensors["step"].numpy()
+        nothing = np.zeros((len(steps), 0), np.float32)
+        return ModuleRows(nothing, nothing, nothing, steps)
 
     def _lacking(self, data: Dataset, tasks: Tensor) -> Flags:
         """Mark the classes that the task of a host does not have, ``[E, classes]``."""
@@ -197,9 +197,9 @@ def _by_blueprint(
         yield blueprint, hosts[blueprints == blueprint]
 
 
-def _columns(store: Rows) -> Columns:
+def _columns(store: Rows) -> ModuleRows:
     """View parameters, moments and steps of a store."""
     param, mean, variance, step = (
         store.tensors[name].numpy() for name in ("param", *MOMENTS["adamw"], "step")
     )
-    return param, mean, variance, step
+    return ModuleRows(param, mean, variance, step)

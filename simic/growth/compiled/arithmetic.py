@@ -1,14 +1,20 @@
 """Matrix products and functions of small float32 arrays that stay in a core's cache, compiled by numba."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 # Sums may be taken in another order, so that they use vector registers; NaN and infinity stay what they are.
+Array = NDArray[np.float32]
+# A float32, which type checkers take for several things.
+Scalar = Any
 FAST = {"reassoc", "contract", "arcp", "nsz", "afn"}
 OPTIONS = {"fastmath": FAST, "error_model": "numpy"}
 # Of functions that only compiled ones call: half of the time to compile is what Python would need to call them.
@@ -45,7 +51,7 @@ _POINTER = _NUMBER.as_pointer()
 _TILE = ir.FunctionType(ir.VoidType(), [_POINTER, _WORD, _WORD, _POINTER, _WORD, _POINTER, _WORD])
 
 
-def _write_tile(function, rows, vectors):
+def _write_tile(function: ir.Function, rows: int, vectors: int) -> None:
     """Write the body of a function that adds a product to a tile of c, all held in registers."""
     a, row_step, term_step, b, step, c, terms = function.args
     before = function.append_basic_block("before")
@@ -53,7 +59,7 @@ def _write_tile(function, rows, vectors):
     after = function.append_basic_block("after")
     builder = ir.IRBuilder(before)
 
-    def vector_at(pointer, row, vector):
+    def vector_at(pointer: Any, row: Any, vector: int) -> Any:
         offset = builder.add(builder.mul(row, step), _WORD(vector * _LANES))
         return builder.bitcast(builder.gep(pointer, [offset]), _VECTOR.as_pointer())
 
@@ -72,9 +78,10 @@ def _write_tile(function, rows, vectors):
         factor = builder.load(builder.gep(a, [offset]))
         lane = builder.insert_element(_UNDEFINED, factor, _INDEX(0))
         factors.append(builder.shuffle_vector(lane, _UNDEFINED, _FIRST_LANE))
-    fused = ("contract",)
+    # Both at once, where the machine can.
+    fused: dict[str, Any] = {"flags": ("contract",)}
     added = [
-        builder.fadd(builder.fmul(factors[row], wide[vector], flags=fused), total, flags=fused)
+        builder.fadd(builder.fmul(factors[row], wide[vector], **fused), total, **fused)
         for (row, vector), total in zip(tile, sums, strict=True)
     ]
     following = builder.add(term, _WORD(1))
@@ -90,18 +97,30 @@ def _write_tile(function, rows, vectors):
     builder.ret_void()
 
 
-def _tile_of(rows, vectors):
+def _tile_of(rows: int, vectors: int) -> Callable[..., None]:
     """Make a function that adds a product of at least one term to a tile of ``rows × 8 · vectors`` numbers.
 
     numba itself would load and store the tile for each term: less than half as fast.
     """
 
     @intrinsic
-    def add_tile(context, a, first_a, row_step, term_step, b, first_b, step, c, first_c, terms):
+    def add_tile(
+        context: Any,
+        a: Any,
+        first_a: Any,
+        row_step: Any,
+        term_step: Any,
+        b: Any,
+        first_b: Any,
+        step: Any,
+        c: Any,
+        first_c: Any,
+        terms: Any,
+    ) -> Any:
         place = types.intp
         signature = types.void(a, place, place, place, b, place, place, c, place, place)
 
-        def generate(context, builder, signature, arguments):
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             a, b, c = (
                 builder.gep(
                     context.make_array(signature.args[n])(context, builder, arguments[n]).data,
@@ -134,7 +153,9 @@ _add_narrow_row = _tile_of(1, 1)
 
 
 @njit(**INNER)
-def _add_product(a, row, term, rows, terms, b, width, c):
+def _add_product(
+    a: Array, row: int, term: int, rows: int, terms: int, b: Array, width: int, c: Array
+) -> None:
     """Add a product to ``c [rows, width]``; numbers of a row of a are ``term`` apart, rows are ``row`` apart."""
     if terms == 0:
         return
@@ -161,21 +182,21 @@ def _add_product(a, row, term, rows, terms, b, width, c):
 
 
 @njit(**INNER)
-def add_product(a, b, c):
+def add_product(a: Array, b: Array, c: Array) -> None:
     """Add ``a [n, k] @ b [k, m]`` to ``c [n, m]``."""
     rows, terms = a.shape
     _add_product(a.reshape(-1), terms, 1, rows, terms, b.reshape(-1), c.shape[1], c.reshape(-1))
 
 
 @njit(**INNER)
-def add_turned_product(a, b, c):
+def add_turned_product(a: Array, b: Array, c: Array) -> None:
     """Add ``a [k, n].T @ b [k, m]`` to ``c [n, m]``."""
     terms, rows = a.shape
     _add_product(a.reshape(-1), 1, rows, rows, terms, b.reshape(-1), c.shape[1], c.reshape(-1))
 
 
 @njit(**INNER)
-def copy(source, target):
+def copy(source: NDArray, target: NDArray) -> None:
     """Copy an array; numba compiles an assignment to a slice for seconds."""
     target = target.reshape(-1)
     source = source.reshape(-1)
@@ -184,7 +205,7 @@ def copy(source, target):
 
 
 @njit(**INNER)
-def clear(array):
+def clear(array: Array) -> None:
     """Set an array to 0."""
     flat = array.reshape(-1)
     for i in range(len(flat)):
@@ -192,7 +213,7 @@ def clear(array):
 
 
 @njit(**INNER)
-def dots(a, b, c):
+def dots(a: Array, b: Array, c: Array) -> None:
     """Write ``a [n, k] @ b [m, k].T`` to ``c [n, m]``: for few columns m."""
     for i in range(a.shape[0]):
         for j in range(b.shape[0]):
@@ -203,7 +224,7 @@ def dots(a, b, c):
 
 
 @njit(**INNER)
-def transpose(a, b):
+def transpose(a: Array, b: Array) -> None:
     """Write ``a.T`` to ``b``."""
     for i in range(a.shape[0]):
         for j in range(a.shape[1]):
@@ -211,7 +232,7 @@ def transpose(a, b):
 
 
 @njit(inline="always", **INNER)
-def exp(x):
+def exp(x: Scalar) -> Scalar:
     """Compute e^x of a float32."""
     x = _LEAST if x < _LEAST else x
     x = _MOST if x > _MOST else x
@@ -230,13 +251,13 @@ def exp(x):
 
 
 @njit(inline="always", **INNER)
-def tanh(x):
+def tanh(x: Scalar) -> Scalar:
     """Compute tanh of a float32."""
     return _ONE - _TWO / (exp(_TWO * x) + _ONE)
 
 
 @njit(inline="always", **INNER)
-def sin_cos(x):
+def sin_cos(x: Scalar) -> tuple[Scalar, Scalar]:
     """Compute sine and cosine of a float32 within ±10⁴."""
     n = np.floor(x * _HALF_PIS + _HALF)
     r = x - n * _P0 - n * _P1 - n * _P2

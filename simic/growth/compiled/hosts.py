@@ -3,7 +3,11 @@
 What a host needs at once stays in the core's cache, and its numbers are the same whatever hosts are beside it.
 """
 
+import hashlib
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -11,6 +15,8 @@ from numba import njit
 from simic.growth.compiled.arithmetic import (
     INNER,
     OPTIONS,
+    Array,
+    Scalar,
     add_product,
     add_turned_product,
     clear,
@@ -19,15 +25,19 @@ from simic.growth.compiled.arithmetic import (
     exp,
     transpose,
 )
-from simic.growth.compiled.cache import kept_by_source
 from simic.growth.compiled.seeds import (
     FIRST_FIXED,
-    NO_SEED,
+    Flags,
+    Integers,
     add_inner_gradients,
     compute_features,
+    gain_of,
     layer_width,
 )
+from simic.growth.networks import tabular
 
+# Of hosts that have no seed.
+NO_SEED = -1
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
 # As torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW have them.
@@ -37,336 +47,198 @@ _ADAM_EPS = np.float32(1e-8)
 _SAMPLES = 64
 
 
-def _train_hosts(
-    kind,
-    widths,
-    hosts,
-    x,
-    y,
-    order,
-    lacking,
-    host_rows,
-    seed_rows,
-    alphas,
-    frozen,
-    settings,
-    measured,
-):
-    """Train some hosts whose seeds are of one blueprint for an epoch, in place.
+class Widths(NamedTuple):
+    """ModuleRows of a row, units of both hidden layers, classes, and features of the seed."""
 
-    Args:
-        kind: Number of the blueprint; NO_SEED: they train alone.
-        widths: Columns D, units H1 and H2, classes C and features F.
-        hosts: Places of the hosts, int64 ``[R]``.
-        x: All rows of the data, ``[N, D]``.
-        y: Their labels, ``[N]``.
-        order: Rows of the minibatches by host, ``[E, n, B]``.
-        lacking: Classes that are no answers, bool ``[E, C]``.
-        host_rows: Parameters, means, variances ``[E, …]`` and steps ``[E]``.
-        seed_rows: The same of the seeds of this blueprint.
-        alphas: Amplitudes ``[E]``; NaN: the seed learns and adds nothing.
-        frozen: Seeds that do not move, bool ``[E]``.
-        settings: Learning rate, weight decay of hosts and of seeds, largest norm of a gradient, both β of Adam.
-        measured: Are written: losses, shares of right answers, and gradient norms of host and seed, ``[E, n]``.
-    """
-    columns, units, units2, classes, features = widths
-    rate, host_decay, seed_decay, clip, beta1, beta2 = settings
-    mean_losses, accuracies, host_norms, seed_norms = measured
-    batches, samples = order.shape[1:]
-    host_param, host_mean, host_variance, host_step = host_rows
-    seed_param, seed_mean, seed_variance, seed_step = seed_rows
-    host_width = host_param.shape[1]
-    outs = features * units
-    trained = seed_mean.shape[1]
-
-    # What one host needs.
-    param = np.empty(host_width, np.float32)
-    mean = np.empty(host_width, np.float32)
-    variance = np.empty(host_width, np.float32)
-    grad = np.empty(host_width, np.float32)
-    seed_grad = np.empty(trained, np.float32)
-    all_rows = np.empty((batches, samples, columns), np.float32)
-    all_labels = np.empty((batches, samples), np.int64)
-    z1 = np.empty((samples, units), np.float32)
-    z2 = np.empty((samples, units2), np.float32)
-    d1 = np.empty((samples, units), np.float32)
-    d2 = np.empty((samples, units2), np.float32)
-    logits = np.empty((samples, classes), np.float32)
-    turned = np.empty((units2, units), np.float32)
-    turned_rows = np.empty((columns, samples), np.float32)
-    f = np.empty((features, samples), np.float32)
-    of_f = np.empty((features, samples), np.float32)
-    a = np.empty((layer_width(kind, units), samples), np.float32)
-    out = np.empty((features, units), np.float32)
-    turned_d1 = np.empty((units, samples), np.float32)
-
-    losses = np.empty(samples, np.float32)
-    right = np.empty(samples, np.bool_)
-    share = _ONE / np.float32(samples)
-
-    for h in hosts:
-        _turn(host_param[h], param, columns, units, units2)
-        _turn(host_mean[h], mean, columns, units, units2)
-        _turn(host_variance[h], variance, columns, units, units2)
-        w1, b1, w2, b2, w3, b3 = _layers(param, columns, units, units2, classes)
-        g1, gb1, g2, gb2, g3, gb3 = _layers(grad, columns, units, units2, classes)
-        acts = kind != NO_SEED and not math.isnan(alphas[h])
-        gain = alphas[h] if acts else _ONE
-        if kind < FIRST_FIXED:
-            gain *= np.float32(3)
-        # All rows of the epoch: memory answers many questions at once.
-        for n in range(batches):
-            for b in range(samples):
-                row = order[h, n, b]
-                all_labels[n, b] = y[row]
-                for d in range(columns):
-                    all_rows[n, b, d] = x[row, d]
-        for n in range(batches):
-            rows = all_rows[n]
-            labels = all_labels[n]
-            transpose(rows, turned_rows)
-            # Forward.
-            _fill(z1, b1)
-            add_product(rows, w1, z1)
-            if kind != NO_SEED:
-                inner = seed_param[h, outs:]
-                compute_features(kind, turned_rows, units, inner, f, a)
-                k = 0
-                for i in range(features):
-                    for j in range(units):
-                        out[i, j] = gain * seed_param[h, k]
-                        k += 1
-                if acts:
-                    add_turned_product(f, out, z1)
-            _relu(z1)
-            _fill(z2, b2)
-            add_product(z1, w2, z2)
-            _relu(z2)
-            dots(z2, w3, logits)
-            _probabilities(logits, b3, lacking[h], labels, losses, right)
-            mean_losses[h, n] = _ZERO
-            accuracies[h, n] = _ZERO
-            for b in range(samples):
-                mean_losses[h, n] += losses[b] * share
-                accuracies[h, n] += right[b] * share
-
-            # Backward: p − 1 for the answer, p for the other classes.
-            for b in range(samples):
-                logits[b, labels[b]] -= _ONE
-                for c in range(classes):
-                    logits[b, c] *= share
-            clear(grad)
-            for b in range(samples):
-                for c in range(classes):
-                    gb3[c] += logits[b, c]
-            add_turned_product(logits, z2, g3)
-            clear(d2)
-            add_product(logits, w3, d2)
-            _cut(d2, z2, gb2)
-            add_turned_product(z1, d2, g2)
-            transpose(w2, turned)
-            clear(d1)
-            add_product(d2, turned, d1)
-            _cut(d1, z1, gb1)
-            add_turned_product(rows, d1, g1)
-            if kind != NO_SEED:
-                clear(seed_grad)
-                add_product(f, d1, seed_grad[:outs].reshape(features, units))
-                for i in range(outs):
-                    seed_grad[i] *= gain
-                if kind < FIRST_FIXED:
-                    transpose(d1, turned_d1)
-                    clear(of_f)
-                    add_product(out, turned_d1, of_f)
-                    add_inner_gradients(
-                        kind, turned_rows, units, inner, f, a, of_f, seed_grad[outs:]
-                    )
-
-            # Update.
-            host_step[h] += 1
-            host_norms[h, n] = _step(
-                param,
-                grad,
-                mean,
-                variance,
-                host_step[h],
-                rate,
-                host_decay,
-                clip,
-                (beta1, beta2),
-                True,
-            )
-            if kind != NO_SEED:
-                moves = not frozen[h]
-                if moves:
-                    seed_step[h] += 1
-                seed_norms[h, n] = _step(
-                    seed_param[h],
-                    seed_grad,
-                    seed_mean[h],
-                    seed_variance[h],
-                    seed_step[h],
-                    rate,
-                    seed_decay,
-                    clip,
-                    (beta1, beta2),
-                    moves,
-                )
-        _turn_back(param, host_param[h], columns, units, units2)
-        _turn_back(mean, host_mean[h], columns, units, units2)
-        _turn_back(variance, host_variance[h], columns, units, units2)
+    columns: int
+    units1: int
+    units2: int
+    classes: int
+    features: int
 
 
-def _evaluate_hosts(
-    kind, widths, hosts, x, y, tasks, lacking, host_param, seed_param, alphas, on, correct, loss
-):
-    """Evaluate configurations of some hosts whose seeds are of one blueprint.
+class Settings(NamedTuple):
+    """Of the epoch; ``clip`` is the largest norm of a gradient."""
 
-    Args:
-        kind: Number of the blueprint; NO_SEED: they have none.
-        widths: As of ``train_hosts``.
-        hosts: Places of the hosts, int64 ``[R]``.
-        x: Rows by task, ``[T, N, D]``.
-        y: Their labels, ``[T, N]``.
-        tasks: Of the hosts, ``[E]``.
-        lacking: Classes that are no answers, bool ``[E, C]``.
-        host_param: Of the hosts, ``[E, …]``.
-        seed_param: Of the seeds of this blueprint.
-        alphas: Amplitudes ``[E]``.
-        on: Whether a configuration has the seed, bool ``[Cfg, E]``.
-        correct: Is written: right answers, bool ``[Cfg, E, N]``.
-        loss: Is written: mean losses, ``[Cfg, E]``.
-    """
-    columns, units, units2, classes, features = widths
-    outs = features * units
-    param = np.empty(host_param.shape[1], np.float32)
-    bare = np.empty((_SAMPLES, units), np.float32)
-    grown = np.empty((_SAMPLES, units), np.float32)
-    z2 = np.empty((_SAMPLES, units2), np.float32)
-    logits = np.empty((_SAMPLES, classes), np.float32)
-    out = np.empty((features, units), np.float32)
-    losses = np.empty(_SAMPLES, np.float32)
-    right = np.empty((2, _SAMPLES), np.bool_)
-    for h in hosts:
-        _turn(host_param[h], param, columns, units, units2)
-        w1, b1, w2, b2, w3, b3 = _layers(param, columns, units, units2, classes)
-        has_bare = False
-        has_grown = False
-        for c in range(len(on)):
-            has_grown |= on[c, h]
-            has_bare |= not on[c, h]
-        if has_grown:
-            gain = alphas[h] * np.float32(3) if kind < FIRST_FIXED else alphas[h]
-            k = 0
-            for i in range(features):
-                for j in range(units):
-                    out[i, j] = gain * seed_param[h, k]
-                    k += 1
-        totals = np.zeros(2, np.float64)
-        number = x.shape[1]
-        for first in range(0, number, _SAMPLES):
-            last = min(first + _SAMPLES, number)
-            n = last - first
-            rows = x[tasks[h], first:last]
-            labels = y[tasks[h], first:last]
-            _fill(bare[:n], b1)
-            add_product(rows, w1, bare[:n])
-            if has_grown:
-                copy(bare[:n], grown[:n])
-                turned_rows = np.empty((columns, n), np.float32)
-                transpose(rows, turned_rows)
-                f = np.empty((features, n), np.float32)
-                a = np.empty((layer_width(kind, units), n), np.float32)
-                compute_features(kind, turned_rows, units, seed_param[h, outs:], f, a)
-                add_turned_product(f, out, grown[:n])
-            for turn in range(2):
-                if not (has_grown if turn else has_bare):
-                    continue
-                z1 = grown[:n] if turn else bare[:n]
-                _relu(z1)
-                _fill(z2[:n], b2)
-                add_product(z1, w2, z2[:n])
-                _relu(z2[:n])
-                dots(z2[:n], w3, logits[:n])
-                _probabilities(logits[:n], b3, lacking[h], labels, losses, right[turn])
-                for b in range(n):
-                    totals[turn] += losses[b]
-            for c in range(len(on)):
-                turn = 1 if on[c, h] else 0
-                for b in range(n):
-                    correct[c, h, first + b] = right[turn, b]
-        for c in range(len(on)):
-            loss[c, h] = totals[1 if on[c, h] else 0] / number
+    learning_rate: float
+    host_decay: float
+    seed_decay: float
+    clip: float
+    beta1: float
+    beta2: float
+
+
+class ModuleRows(NamedTuple):
+    """Where modules live, a row for each host: parameters and moments ``[E, n]``, updates done ``[E]``."""
+
+    param: Array
+    mean: Array
+    variance: Array
+    step: Any  # float64
+
+
+class Measured(NamedTuple):
+    """Of each host and minibatch, ``[E, n]``; norms are before clipping."""
+
+    losses: Array
+    accuracies: Array
+    host_norms: Array
+    seed_norms: Array
+
+
+class _Layers(NamedTuple):
+    """Tensors of a host, or their gradients; for fast products the first two weights are ``[inputs, outputs]``."""
+
+    weight1: Array
+    bias1: Array
+    weight2: Array
+    bias2: Array
+    weight3: Array  # [classes, inputs]
+    bias3: Array
+
+
+class _Activations(NamedTuple):
+    """What a host computes of B samples: ``[B, …]``."""
+
+    sum1: Array
+    hidden1: Array
+    sum2: Array
+    hidden2: Array
+    logits: Array
+    losses: Array
+    right: Flags
+
+
+class _Seed(NamedTuple):
+    """What a seed computes of B samples, and its numbers."""
+
+    x: Array  # [D, B] rows side by side
+    features: Array  # [F, B]
+    layer: Array  # [A, B] outputs of its linear layer
+    out: Array  # [F, H1] B times its gain
+    inner: Array  # what is inside of φ
 
 
 @njit(**INNER)
-def _layers(row, columns, units, units2, classes):
-    """View the tensors of a host whose first two weights were turned."""
-    first = columns * units
-    second = first + units
-    third = second + units * units2
-    fourth = third + units2
-    fifth = fourth + units2 * classes
-    return (
-        row[:first].reshape(columns, units),
+def _layers(row: Array, widths: Widths) -> _Layers:
+    """View the tensors in a row of a host."""
+    first = widths.columns * widths.units1
+    second = first + widths.units1
+    third = second + widths.units1 * widths.units2
+    fourth = third + widths.units2
+    fifth = fourth + widths.units2 * widths.classes
+    return _Layers(
+        row[:first].reshape(widths.columns, widths.units1),
         row[first:second],
-        row[second:third].reshape(units, units2),
+        row[second:third].reshape(widths.units1, widths.units2),
         row[third:fourth],
-        row[fourth:fifth].reshape(classes, units2),
+        row[fourth:fifth].reshape(widths.classes, widths.units2),
         row[fifth:],
     )
 
 
 @njit(**INNER)
-def _turn(row, turned, columns, units, units2):
-    """Copy a row of a host; its first two weights become ``[inputs, outputs]``, as products are fastest."""
+def _turn(row: Array, turned: Array, columns: int, units1: int, units2: int) -> None:
+    """Copy a row of a host with its first two weights turned from ``[outputs, inputs]``."""
     copy(row, turned)
-    first = columns * units
-    second = first + units
-    third = second + units * units2
-    transpose(row[:first].reshape(units, columns), turned[:first].reshape(columns, units))
-    transpose(row[second:third].reshape(units2, units), turned[second:third].reshape(units, units2))
+    first = columns * units1
+    second = first + units1
+    third = second + units1 * units2
+    transpose(row[:first].reshape(units1, columns), turned[:first].reshape(columns, units1))
+    transpose(
+        row[second:third].reshape(units2, units1), turned[second:third].reshape(units1, units2)
+    )
 
 
 @njit(**INNER)
-def _turn_back(turned, row, columns, units, units2):
-    _turn_same = columns * units
-    first = _turn_same
-    second = first + units
-    third = second + units * units2
+def _turn_back(turned: Array, row: Array, columns: int, units1: int, units2: int) -> None:
+    """Copy a row as it was before ``_turn``."""
     copy(turned, row)
-    transpose(turned[:first].reshape(columns, units), row[:first].reshape(units, columns))
-    transpose(turned[second:third].reshape(units, units2), row[second:third].reshape(units2, units))
+    first = columns * units1
+    second = first + units1
+    third = second + units1 * units2
+    transpose(turned[:first].reshape(columns, units1), row[:first].reshape(units1, columns))
+    transpose(
+        turned[second:third].reshape(units1, units2), row[second:third].reshape(units2, units1)
+    )
 
 
 @njit(**INNER)
-def _fill(z, bias):
-    for b in range(len(z)):
+def _activations(samples: int, widths: Widths) -> _Activations:
+    """Allocate activations."""
+    return _Activations(
+        np.empty((samples, widths.units1), np.float32),
+        np.empty((samples, widths.units1), np.float32),
+        np.empty((samples, widths.units2), np.float32),
+        np.empty((samples, widths.units2), np.float32),
+        np.empty((samples, widths.classes), np.float32),
+        np.empty(samples, np.float32),
+        np.empty(samples, np.bool_),
+    )
+
+
+@njit(**INNER)
+def _seed(kind: int, samples: int, widths: Widths, row: Array) -> _Seed:
+    """Allocate what a seed computes; ``row`` are its numbers."""
+    return _Seed(
+        np.empty((widths.columns, samples), np.float32),
+        np.empty((widths.features, samples), np.float32),
+        np.empty((layer_width(kind, widths.units1), samples), np.float32),
+        np.empty((widths.features, widths.units1), np.float32),
+        row[widths.features * widths.units1 :],
+    )
+
+
+# --- forward and backward --------------------------------------------------------------------------------------------
+
+
+@njit(**INNER)
+def _add_bias(product: Array, bias: Array) -> None:
+    """Set all rows of what a product will be added to."""
+    for b in range(len(product)):
         for j in range(len(bias)):
-            z[b, j] = bias[j]
+            product[b, j] = bias[j]
 
 
 @njit(**INNER)
-def _relu(z):
-    """Cut at 0; NaN stays."""
-    flat = z.reshape(-1)
-    for i in range(len(flat)):
-        flat[i] = _ZERO if flat[i] <= _ZERO else flat[i]
+def _relu(z: Array, hidden: Array) -> None:
+    """Cut at 0; NaN stays. (In place it would not be done for eight numbers at a time.)"""
+    before = z.reshape(-1)
+    after = hidden.reshape(-1)
+    for i in range(len(before)):
+        after[i] = _ZERO if before[i] <= _ZERO else before[i]
 
 
 @njit(**INNER)
-def _cut(grad, hidden, of_bias):
-    """Pass a gradient through relu, and sum it for the bias."""
-    for b in range(grad.shape[0]):
-        for j in range(grad.shape[1]):
-            value = _ZERO if hidden[b, j] <= _ZERO else grad[b, j]
-            grad[b, j] = value
-            of_bias[j] += value
+def _features(kind: int, rows: Array, widths: Widths, seed: _Seed) -> None:
+    """Compute the features of a seed."""
+    transpose(rows, seed.x)
+    compute_features(kind, seed.x, widths.units1, seed.inner, seed.features, seed.layer)
 
 
 @njit(**INNER)
-def _probabilities(logits, bias, lacking, labels, losses, right):
-    """Make logits ``[B, C]`` probabilities; write the losses in nats, and which answers are right."""
+def _scale(row: Array, gain: Scalar, seed: _Seed) -> None:
+    """Scale B by the gain: it is smaller than the features."""
+    out = seed.out.reshape(-1)
+    for i in range(len(out)):
+        out[i] = gain * row[i]
+
+
+@njit(**INNER)
+def _forward(layers: _Layers, activations: _Activations, lacking: Flags, labels: Integers) -> None:
+    """Go on from the first sum; the logits become probabilities."""
+    _relu(activations.sum1, activations.hidden1)
+    _add_bias(activations.sum2, layers.bias2)
+    add_product(activations.hidden1, layers.weight2, activations.sum2)
+    _relu(activations.sum2, activations.hidden2)
+    dots(activations.hidden2, layers.weight3, activations.logits)
+    _score(activations, layers.bias3, lacking, labels)
+
+
+@njit(**INNER)
+def _score(activations: _Activations, bias: Array, lacking: Flags, labels: Integers) -> None:
+    """Make logits probabilities; write the losses in nats, and which answers are right."""
+    logits, losses, right = activations.logits, activations.losses, activations.right
     classes = len(bias)
     for b in range(len(labels)):
         # The first of the largest logits is the answer.
@@ -382,8 +254,7 @@ def _probabilities(logits, bias, lacking, labels, losses, right):
                 largest = logit
                 best = c
             logits[b, c] = logit
-        # One number that is not finite makes their sum so.
-        # (math.isfinite is a difference to itself, which is taken for 0.)
+        # One number that is not finite makes their sum so. (math.isfinite is a difference to itself, taken for 0.)
         right[b] = best == labels[b] and abs(total) < np.float32(np.inf)
         for c in range(classes):
             logits[b, c] -= largest
@@ -401,34 +272,301 @@ def _probabilities(logits, bias, lacking, labels, losses, right):
 
 
 @njit(**INNER)
-def _step(param, grad, mean, variance, step, rate, decay, clip, betas, moves):
-    """Clip the gradient of a module and make a step of AdamW, unless it is frozen; tell the norm before clipping."""
-    square = _ZERO
-    for i in range(len(grad)):
-        square += grad[i] * grad[i]
-    norm = np.float32(math.sqrt(square))
-    if not moves:
-        return norm
+def _backward(
+    layers: _Layers, grads: _Layers, activations: _Activations, rows: Array, labels: Integers
+) -> Array:
+    """Write the gradients of the mean loss into ``grads``, which are 0; give that of the first sum."""
+    # p − 1 for the answer, p for the other classes.
+    grad = activations.logits
+    share = _ONE / np.float32(len(labels))
+    for b in range(len(labels)):
+        grad[b, labels[b]] -= _ONE
+        for c in range(grad.shape[1]):
+            grad[b, c] *= share
+            grads.bias3[c] += grad[b, c]
+    add_turned_product(grad, activations.hidden2, grads.weight3)
+    of_sum2 = np.zeros_like(activations.sum2)
+    add_product(grad, layers.weight3, of_sum2)
+    _cut(of_sum2, activations.hidden2, grads.bias2)
+    add_turned_product(activations.hidden1, of_sum2, grads.weight2)
+    turned = np.empty((layers.weight2.shape[1], layers.weight2.shape[0]), np.float32)
+    transpose(layers.weight2, turned)
+    of_sum1 = np.zeros_like(activations.sum1)
+    add_product(of_sum2, turned, of_sum1)
+    _cut(of_sum1, activations.hidden1, grads.bias1)
+    add_turned_product(rows, of_sum1, grads.weight1)
+    return of_sum1
+
+
+@njit(**INNER)
+def _cut(grad: Array, hidden: Array, of_bias: Array) -> None:
+    """Pass a gradient through relu, and sum it for the bias."""
+    for b in range(grad.shape[0]):
+        for j in range(grad.shape[1]):
+            value = _ZERO if hidden[b, j] <= _ZERO else grad[b, j]
+            grad[b, j] = value
+            of_bias[j] += value
+
+
+@njit(**INNER)
+def _seed_backward(kind: int, gain: Scalar, seed: _Seed, of_sum1: Array, grad: Array) -> None:
+    """Write the gradients of a seed; in TRAINING as if it had added."""
+    clear(grad)
+    outs = seed.out.size
+    add_product(seed.features, of_sum1, grad[:outs].reshape(seed.out.shape))
+    for i in range(outs):
+        grad[i] *= gain
+    if kind >= FIRST_FIXED:
+        return
+    turned = np.empty((of_sum1.shape[1], of_sum1.shape[0]), np.float32)
+    transpose(of_sum1, turned)
+    of_features = np.zeros_like(seed.features)
+    add_product(seed.out, turned, of_features)
+    units = of_sum1.shape[1]
+    add_inner_gradients(
+        kind, seed.x, units, seed.inner, seed.features, seed.layer, of_features, grad[outs:]
+    )
+
+
+@njit(**INNER)
+def _step(
+    param: Array,
+    grad: Array,
+    mean: Array,
+    variance: Array,
+    step: Scalar,
+    decay: Scalar,
+    settings: Settings,
+) -> Scalar:
+    """Clip the gradient of a module and make a step of AdamW; give the norm before clipping."""
+    norm = _norm(grad)
     # NaN stays NaN.
-    scale = np.float32(clip / (norm + _CLIP_EPS))
+    scale = np.float32(settings.clip / (norm + _CLIP_EPS))
     scale = _ONE if scale > _ONE else scale
-    beta1, beta2 = np.float32(betas[0]), np.float32(betas[1])
-    rest1, rest2 = np.float32(1 - betas[0]), np.float32(1 - betas[1])
-    length = np.float32(rate / (1 - betas[0] ** step))
-    correction = np.float32(1 / math.sqrt(1 - betas[1] ** step))
-    kept = np.float32(1 - rate * decay)
+    beta1, beta2 = np.float32(settings.beta1), np.float32(settings.beta2)
+    rest1, rest2 = np.float32(1 - settings.beta1), np.float32(1 - settings.beta2)
+    length = np.float32(settings.learning_rate / (1 - settings.beta1**step))
+    correction = np.float32(1 / math.sqrt(1 - settings.beta2**step))
+    remains = np.float32(1 - settings.learning_rate * decay)
     for i in range(len(grad)):
         g = grad[i] * scale
         m = beta1 * mean[i] + rest1 * g
         v = beta2 * variance[i] + rest2 * g * g
         mean[i] = m
         variance[i] = v
-        param[i] = param[i] * kept - length * m / (
-            np.float32(math.sqrt(v)) * correction + _ADAM_EPS
-        )
+        root = np.float32(math.sqrt(v)) * correction
+        param[i] = param[i] * remains - length * m / (root + _ADAM_EPS)
     return norm
 
 
-with kept_by_source():
-    train_hosts = njit(cache=True, **OPTIONS)(_train_hosts)
-    evaluate_hosts = njit(cache=True, **OPTIONS)(_evaluate_hosts)
+@njit(**INNER)
+def _norm(grad: Array) -> Scalar:
+    square = _ZERO
+    for value in grad:
+        square += value * value
+    return np.float32(math.sqrt(square))
+
+
+# --- what is called from outside -------------------------------------------------------------------------------------
+
+
+@njit(**INNER)
+def _gather(order: Integers, x: Array, y: Integers, rows: Array, labels: Integers) -> None:
+    """Gather the rows of an epoch at once: memory answers many questions side by side."""
+    for n in range(order.shape[0]):
+        for b in range(order.shape[1]):
+            row = order[n, b]
+            labels[n, b] = y[row]
+            for d in range(x.shape[1]):
+                rows[n, b, d] = x[row, d]
+
+
+@njit(**INNER)
+def _train_hosts(
+    kind: int,
+    widths: Widths,
+    hosts: Integers,
+    x: Array,
+    y: Integers,
+    order: Integers,
+    lacking: Flags,
+    host_rows: ModuleRows,
+    seed_rows: ModuleRows,
+    alphas: Array,
+    frozen: Flags,
+    settings: Settings,
+    measured: Measured,
+) -> None:
+    """Train some hosts whose seeds are of one blueprint for an epoch, in place.
+
+    Args:
+        kind: Number of the blueprint; NO_SEED: they train alone.
+        widths: Of the hosts and their seeds.
+        hosts: Places of the hosts, ``[R]``.
+        x: All rows of the data, ``[N, D]``.
+        y: Their labels, ``[N]``.
+        order: Rows of the minibatches by host, ``[E, n, B]``.
+        lacking: Classes that are no answers, ``[E, C]``.
+        host_rows: Of all hosts.
+        seed_rows: Of all seeds of this blueprint.
+        alphas: Amplitudes ``[E]``; NaN: the seed learns and adds nothing.
+        frozen: Seeds that do not move, ``[E]``.
+        settings: Of the epoch.
+        measured: Is written.
+    """
+    batches, samples = order.shape[1:]
+    numbers = host_rows.param.shape[1]
+    param = np.empty(numbers, np.float32)
+    mean = np.empty(numbers, np.float32)
+    variance = np.empty(numbers, np.float32)
+    grad = np.empty(numbers, np.float32)
+    layers = _layers(param, widths)
+    grads = _layers(grad, widths)
+    seed_grad = np.empty(seed_rows.mean.shape[1], np.float32)
+    rows = np.empty((batches, samples, widths.columns), np.float32)
+    labels = np.empty((batches, samples), np.int64)
+    activations = _activations(samples, widths)
+    for host in hosts:
+        _turn(host_rows.param[host], param, *widths[:3])
+        _turn(host_rows.mean[host], mean, *widths[:3])
+        _turn(host_rows.variance[host], variance, *widths[:3])
+        _gather(order[host], x, y, rows, labels)
+        acts = kind != NO_SEED and not math.isnan(alphas[host])
+        gain = gain_of(kind) * (alphas[host] if acts else _ONE)
+        seed = _seed(kind, samples, widths, seed_rows.param[host])
+        for n in range(batches):
+            _add_bias(activations.sum1, layers.bias1)
+            add_product(rows[n], layers.weight1, activations.sum1)
+            if kind != NO_SEED:
+                _features(kind, rows[n], widths, seed)
+                _scale(seed_rows.param[host], gain, seed)
+            if acts:
+                add_turned_product(seed.features, seed.out, activations.sum1)
+            _forward(layers, activations, lacking[host], labels[n])
+            measured.losses[host, n] = activations.losses.sum() / samples
+            measured.accuracies[host, n] = activations.right.sum() / samples
+
+            clear(grad)
+            of_sum1 = _backward(layers, grads, activations, rows[n], labels[n])
+            if kind != NO_SEED:
+                _seed_backward(kind, gain, seed, of_sum1, seed_grad)
+            host_rows.step[host] += 1
+            measured.host_norms[host, n] = _step(
+                param, grad, mean, variance, host_rows.step[host], settings.host_decay, settings
+            )
+            if kind != NO_SEED and frozen[host]:
+                measured.seed_norms[host, n] = _norm(seed_grad)
+            elif kind != NO_SEED:
+                seed_rows.step[host] += 1
+                measured.seed_norms[host, n] = _step(
+                    seed_rows.param[host],
+                    seed_grad,
+                    seed_rows.mean[host],
+                    seed_rows.variance[host],
+                    seed_rows.step[host],
+                    settings.seed_decay,
+                    settings,
+                )
+        _turn_back(param, host_rows.param[host], *widths[:3])
+        _turn_back(mean, host_rows.mean[host], *widths[:3])
+        _turn_back(variance, host_rows.variance[host], *widths[:3])
+
+
+@njit(**INNER)
+def _evaluate_hosts(
+    kind: int,
+    widths: Widths,
+    hosts: Integers,
+    x: Array,
+    y: Integers,
+    tasks: Integers,
+    lacking: Flags,
+    host_param: Array,
+    seed_param: Array,
+    alphas: Array,
+    on: Flags,
+    correct: Flags,
+    loss: Array,
+) -> None:
+    """Evaluate configurations of some hosts whose seeds are of one blueprint.
+
+    Args:
+        kind: As of ``train_hosts``, like ``widths``, ``hosts``, ``lacking`` and ``alphas``.
+        widths: Of the hosts and their seeds.
+        hosts: Places of the hosts.
+        x: Rows by task, ``[T, N, D]``.
+        y: Their labels, ``[T, N]``.
+        tasks: Of the hosts, ``[E]``.
+        lacking: Classes that are no answers.
+        host_param: Of the hosts, ``[E, …]``.
+        seed_param: Of the seeds of this blueprint.
+        alphas: Amplitudes.
+        on: Whether a configuration has the seed, ``[Cfg, E]``.
+        correct: Is written: right answers, ``[Cfg, E, N]``.
+        loss: Is written: mean losses, ``[Cfg, E]``.
+    """
+    param = np.empty(host_param.shape[1], np.float32)
+    layers = _layers(param, widths)
+    number = x.shape[1]
+    for host in hosts:
+        _turn(host_param[host], param, *widths[:3])
+        grown = on[:, host].any()
+        bare = not on[:, host].all()
+        for configuration in range(len(on)):
+            loss[configuration, host] = _ZERO
+        for first in range(0, number, _SAMPLES):
+            last = min(first + _SAMPLES, number)
+            rows = x[tasks[host], first:last]
+            labels = y[tasks[host], first:last]
+            # Without the seed, then with it: both share the first product.
+            activations = _activations(last - first, widths)
+            _add_bias(activations.sum1, layers.bias1)
+            add_product(rows, layers.weight1, activations.sum1)
+            for is_grown in (False, True):
+                if not (grown if is_grown else bare):
+                    continue
+                if is_grown:
+                    seed = _seed(kind, last - first, widths, seed_param[host])
+                    _features(kind, rows, widths, seed)
+                    _scale(seed_param[host], gain_of(kind) * alphas[host], seed)
+                    add_turned_product(seed.features, seed.out, activations.sum1)
+                _forward(layers, activations, lacking[host], labels)
+                for configuration in range(len(on)):
+                    if on[configuration, host] == is_grown:
+                        copy(activations.right, correct[configuration, host, first:last])
+                        loss[configuration, host] += activations.losses.sum() / number
+
+
+# --- numba's cache ----------------------------------------------------------------------------------------------------
+
+
+def _sources() -> str:
+    """Hash all sources that the loops are made of."""
+    paths = [*sorted(Path(__file__).parent.glob("*.py")), Path(tabular.__file__)]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+def _kept_training(sources: str) -> Callable[..., None]:
+    """Let numba keep the compiled loop: it looks at this file and the closure, where the hash stands for the rest."""
+
+    @njit(cache=True, **OPTIONS)
+    def train_hosts(*arguments: Any) -> None:
+        assert sources
+        _train_hosts(*arguments)
+
+    return train_hosts
+
+
+def _kept_evaluation(sources: str) -> Callable[..., None]:
+    """Let numba keep the compiled loop, as above."""
+
+    @njit(cache=True, **OPTIONS)
+    def evaluate_hosts(*arguments: Any) -> None:
+        assert sources
+        _evaluate_hosts(*arguments)
+
+    return evaluate_hosts
+
+
+train_hosts = _kept_training(_sources())
+evaluate_hosts = _kept_evaluation(_sources())

@@ -11,9 +11,12 @@ from statistics import NormalDist
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from simic.growth.compiled.arithmetic import (
     INNER,
+    Array,
+    Scalar,
     add_product,
     clear,
     copy,
@@ -32,7 +35,7 @@ _SHARPNESS = np.float32(tabular.SHARPNESS)
 _LEAST_STD = np.float32(tabular.LEAST_STD)
 _TWO = np.float32(2)
 _THREE = np.float32(3)
-_FREQUENCIES = tabular.FREQUENCIES
+_GAIN = np.float32(tabular.GAIN)
 _BASE_FREQUENCY = np.float32(tabular.BASE_FREQUENCY)
 _SPREAD = np.float32(tabular.SPREAD)
 _CENTRES = tabular.CENTRES
@@ -57,12 +60,19 @@ KINDS = {
     tabular.Direction: 10,
 }
 _MLP, _GATE, _GATED, _PERIODIC, _EQUALITY, _COMPARE, _RBF, _BIN, _QUANTILE, _SORT, _NORM = range(11)
-NO_SEED = -1
 FIRST_FIXED = _EQUALITY
+Flags = NDArray[np.bool_]
+Integers = NDArray[np.int64]
 
 
 @njit(**INNER)
-def layer_width(kind, units):
+def gain_of(kind: int) -> Scalar:
+    """Tell the factor of φ · B; fixed features have theirs in their scale."""
+    return _GAIN if kind < FIRST_FIXED else _ONE
+
+
+@njit(**INNER)
+def layer_width(kind: int, units: int) -> int:
     """Tell how many outputs the linear layer of a blueprint has."""
     if kind == _GATED:
         return 2 * units
@@ -70,7 +80,7 @@ def layer_width(kind, units):
 
 
 @njit(**INNER)
-def compute_features(kind, x, units, inner, f, a):
+def compute_features(kind: int, x: Array, units: int, inner: Array, f: Array, a: Array) -> None:
     """Compute features.
 
     Args:
@@ -96,7 +106,9 @@ def compute_features(kind, x, units, inner, f, a):
 
 
 @njit(**INNER)
-def add_inner_gradients(kind, x, units, inner, f, a, of_f, grad):
+def add_inner_gradients(
+    kind: int, x: Array, units: int, inner: Array, f: Array, a: Array, of_f: Array, grad: Array
+) -> None:
     """Add the gradients of what is inside of φ.
 
     Args:
@@ -116,7 +128,7 @@ def add_inner_gradients(kind, x, units, inner, f, a, of_f, grad):
 
 
 @njit(**INNER)
-def _layer(kind, columns, units, inner):
+def _layer(kind: int, columns: int, units: int, inner: Array) -> tuple[Array, Array]:
     """View weight and bias of a linear layer; before them a gate has its scales."""
     outputs = layer_width(kind, units)
     first = columns if kind == _GATE else 0
@@ -125,7 +137,7 @@ def _layer(kind, columns, units, inner):
 
 
 @njit(**INNER)
-def _scaled(kind, x, inner):
+def _scaled(kind: int, x: Array, inner: Array) -> Array:
     """Scale the columns by their gates, if the blueprint has any; a scale below 0 counts as 0, NaN stays."""
     if kind != _GATE:
         return x
@@ -138,7 +150,7 @@ def _scaled(kind, x, inner):
 
 
 @njit(**INNER)
-def _units(kind, x, units, inner, f, a):
+def _units(kind: int, x: Array, units: int, inner: Array, f: Array, a: Array) -> None:
     weight, bias = _layer(kind, len(x), units, inner)
     for u in range(len(bias)):
         for b in range(x.shape[1]):
@@ -154,7 +166,9 @@ def _units(kind, x, units, inner, f, a):
 
 
 @njit(**INNER)
-def _add_unit_gradients(kind, x, units, inner, a, of_f, grad):
+def _add_unit_gradients(
+    kind: int, x: Array, units: int, inner: Array, a: Array, of_f: Array, grad: Array
+) -> None:
     columns, rows = x.shape
     weight, bias = _layer(kind, columns, units, inner)
     of_weight, of_bias = _layer(kind, columns, units, grad)
@@ -198,7 +212,7 @@ def _add_unit_gradients(kind, x, units, inner, a, of_f, grad):
 
 
 @njit(**INNER)
-def _frequency(log_frequency, columns):
+def _frequency(log_frequency: Scalar, columns: int) -> tuple[Scalar, Scalar]:
     """Compute a frequency, and its derivative by what is learned."""
     spread = _SPREAD * np.float32(math.sqrt(columns))
     frequency = _BASE_FREQUENCY * exp(spread * log_frequency)
@@ -206,7 +220,7 @@ def _frequency(log_frequency, columns):
 
 
 @njit(**INNER)
-def _waves(x, log_frequency, f):
+def _waves(x: Array, log_frequency: Array, f: Array) -> None:
     """Write the sines, then the cosines of all columns at one frequency after the other."""
     columns, rows = x.shape
     half = len(f) // 2
@@ -222,7 +236,7 @@ def _waves(x, log_frequency, f):
 
 
 @njit(**INNER)
-def _add_wave_gradients(x, log_frequency, f, of_f, grad):
+def _add_wave_gradients(x: Array, log_frequency: Array, f: Array, of_f: Array, grad: Array) -> None:
     columns, rows = x.shape
     half = len(f) // 2
     for k in range(half):
@@ -235,7 +249,7 @@ def _add_wave_gradients(x, log_frequency, f, of_f, grad):
 
 
 @njit(**INNER)
-def _raw_features(kind, x, fitted, f):
+def _raw_features(kind: int, x: Array, fitted: Array, f: Array) -> None:
     """Compute features that do not learn, before they are scaled; ``fitted`` are the numbers that they need."""
     columns, rows = x.shape
     if kind in (_EQUALITY, _COMPARE):
@@ -264,7 +278,7 @@ def _raw_features(kind, x, fitted, f):
 
 
 @njit(**INNER)
-def _pairs(kind, x, f):
+def _pairs(kind: int, x: Array, f: Array) -> None:
     columns, rows = x.shape
     k = 0
     for i in range(columns - 1):
@@ -283,7 +297,7 @@ def _pairs(kind, x, f):
 
 
 @njit(**INNER)
-def _radial(x, fitted, f):
+def _radial(x: Array, fitted: Array, f: Array) -> None:
     """By ‖x − c‖² = ‖x‖² + ‖c‖² − 2 x · c."""
     columns, rows = x.shape
     centres = fitted[: _CENTRES * columns].reshape(_CENTRES, columns)
@@ -305,7 +319,7 @@ def _radial(x, fitted, f):
 
 
 @njit(**INNER)
-def _rank(values, bounds, rank):
+def _rank(values: Array, bounds: Array, rank: NDArray[np.int32]) -> None:
     """Count the bounds that each value is not below."""
     for b in range(len(values)):
         rank[b] = 0
@@ -315,7 +329,7 @@ def _rank(values, bounds, rank):
 
 
 @njit(**INNER)
-def _sort(x, f):
+def _sort(x: Array, f: Array) -> None:
     """Sort each row: odd-even transposition, which has no branches."""
     copy(x, f)
     for turn in range(len(f)):
@@ -328,7 +342,7 @@ def _sort(x, f):
 
 
 @njit(**INNER)
-def _directions(x, f):
+def _directions(x: Array, f: Array) -> None:
     columns, rows = x.shape
     lengths = np.zeros(rows, np.float32)
     for d in range(columns):

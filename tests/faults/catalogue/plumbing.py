@@ -86,9 +86,9 @@ FAULTS: Faults = {
         "growth/batch/test_compiled.py::test_an_epoch_and_its_evaluation_equal_the_plain_ones",
         Patch(
             "growth/compiled/hosts.py",
-            "                    add_turned_product(f, out, z1)",
-            "                    add_turned_product(f, out, z1)\n"
-            "                    add_turned_product(f, out, z1)",
+            "            if acts:\n",
+            "            if acts:\n"
+            "                add_turned_product(seed.features, seed.out, activations.sum1)\n",
         ),
     ),
     "compiled-features-of-another-batch": fault(
@@ -96,8 +96,8 @@ FAULTS: Faults = {
         "growth/batch/test_compiled.py::test_an_epoch_and_its_evaluation_equal_the_plain_ones",
         Patch(
             "growth/compiled/hosts.py",
-            "transpose(rows, turned_rows)\n",
-            "transpose(all_rows[n - 1], turned_rows)\n",
+            "_features(kind, rows[n], widths, seed)",
+            "_features(kind, rows[n - 1], widths, seed)",
         ),
     ),
     "seed-gradient-leaks": fault(
