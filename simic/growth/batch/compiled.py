@@ -16,8 +16,8 @@ from simic.growth.batch.groups import Flags, Integers, SlotState
 from simic.growth.batch.statistics import SeedNorms, TrainStats, train_statistics
 from simic.growth.compiled.hosts import (
     NO_SEED,
-    ModuleRows,
     Measured,
+    ModuleRows,
     Settings,
     Widths,
     evaluate_hosts,
