@@ -10,9 +10,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -78,7 +79,8 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
         outside = draw(OUTSIDE, dealt[OUTSIDE], outside_sources)
         rest, sources_apart = drawn_apart()
     sources.add(sources_apart)
-    visible = first + rest + val
+    # As arrays, since torch takes a millisecond for each tensor that is pickled.
+    visible = first + [Instance(task, _tensors(arrays)) for task, arrays in rest] + val
     _check_alike(visible + held_out)
     if shared := sorted(set(sources.sources) & set(outside_sources.sources)):
         raise SimicError(
@@ -130,11 +132,18 @@ def _draw(
 
 def _draw_apart(
     params: Prepare, rng_seed: int, data_dir: Path, dealt: Sequence[tuple[str, int]]
-) -> tuple[list[Instance], Sources]:
-    """Draw tasks of training, and tell which sources that took."""
+) -> tuple[list[tuple[TaskMeta, dict[str, NDArray[Any]]]], Sources]:
+    """Draw tasks of training, as arrays, and tell which sources that took."""
     sources = Sources(data_dir)
-    instances = _draw(params, rng_seed, "train", dealt, sources)
-    return instances, sources.without_samples()
+    drawn = [
+        (instance.task, {name: array.numpy() for name, array in instance.arrays.items()})
+        for instance in _draw(params, rng_seed, "train", dealt, sources)
+    ]
+    return drawn, sources.without_samples()
+
+
+def _tensors(arrays: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 @contextmanager
