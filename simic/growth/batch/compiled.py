@@ -4,9 +4,11 @@ A host's numbers do not depend on the hosts beside it. How fast it is: docs/hist
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from simic.data.batches import Dataset
@@ -14,15 +16,7 @@ from simic.growth.batch.arena import ADAM_BETAS, MOMENTS, Rows
 from simic.growth.batch.forward import Templates, seed_name
 from simic.growth.batch.groups import Flags, Integers, SlotState
 from simic.growth.batch.statistics import SeedNorms, TrainStats, train_statistics
-from simic.growth.compiled.hosts import (
-    NO_SEED,
-    Measured,
-    ModuleRows,
-    Settings,
-    Widths,
-    evaluate_hosts,
-    train_hosts,
-)
+from simic.growth.compiled.hosts import NO_SEED, evaluate_hosts, train_hosts
 from simic.growth.compiled.seeds import KINDS
 from simic.growth.life.vocabulary import Blend, Stage
 from simic.growth.networks.hosts import HostSpec
@@ -85,10 +79,10 @@ class CompiledHosts:
             stores: Where parameters live.
             learning_rate: Of this epoch.
         """
-        # Of each host and minibatch.
+        # Losses, shares of right answers, and norms of hosts and seeds, of each host and minibatch.
         shape = len(state.stage), order.shape[1]
-        measured = Measured(*(np.empty(shape, np.float32) for _ in Measured._fields))
-        settings = Settings(
+        measured = tuple(np.empty(shape, np.float32) for _ in range(4))
+        settings = (
             float(learning_rate),
             self._optimizer.weight_decay,
             self._optimizer.seed_weight_decay,
@@ -102,21 +96,21 @@ class CompiledHosts:
         for blueprint, places in _by_blueprint(hosts, state, state.learning):
             train_hosts(
                 *self._kind(blueprint),
+                settings,
+                _rows_of(stores["host"]),
+                self._seed_rows(blueprint, stores),
+                measured,
                 places,
                 data.x.flatten(1).numpy(),
                 data.y.numpy(),
                 order.numpy(),
                 self._lacking(data, tasks),
-                _columns(stores["host"]),
-                self._seed_columns(blueprint, stores),
                 alphas.numpy(),
                 state.frozen[:, 0],
-                settings,
-                measured,
             )
             if blueprint >= 0:
                 among = torch.from_numpy(np.searchsorted(hosts, places))
-                by_batch = torch.from_numpy(measured.seed_norms[places].T)
+                by_batch = torch.from_numpy(measured[3][places].T)
                 norms.append(SeedNorms(0, among, by_batch, self._seeds[blueprint].layout.params))
         loss, accuracy, norm, _ = (torch.from_numpy(values[hosts].T) for values in measured)
         return train_statistics(
@@ -156,7 +150,7 @@ class CompiledHosts:
                 tasks.numpy(),
                 self._lacking(data, tasks),
                 stores["host"].param.numpy(),
-                self._seed_columns(blueprint, stores).param,
+                self._seed_rows(blueprint, stores)[0],
                 alpha[:, 0].float().contiguous().numpy(),
                 on,
                 correct,
@@ -164,22 +158,22 @@ class CompiledHosts:
             )
         return torch.from_numpy(correct[:, hosts]), torch.from_numpy(loss[:, hosts])
 
-    def _kind(self, blueprint: int) -> tuple[int, Widths]:
+    def _kind(self, blueprint: int) -> tuple[int, tuple[int, ...]]:
         """Tell the number of a blueprint in the loops, and the widths of hosts with its seeds; −1: without."""
         if blueprint < 0:
-            return NO_SEED, Widths(*self._widths, 0)
+            return NO_SEED, (*self._widths, 0)
         kind = self._kinds[blueprint]
         assert kind is not None
         seed = self._seeds[blueprint]
-        return kind, Widths(*self._widths, seed.layout.shapes[seed.names.index("out")][0])
+        return kind, (*self._widths, seed.layout.shapes[seed.names.index("out")][0])
 
-    def _seed_columns(self, blueprint: int, stores: Mapping[str, Rows]) -> ModuleRows:
+    def _seed_rows(self, blueprint: int, stores: Mapping[str, Rows]) -> tuple[NDArray[Any], ...]:
         """View where the seeds of a blueprint live; −1: nowhere."""
         if blueprint >= 0:
-            return _columns(stores[seed_name(0, blueprint)])
+            return _rows_of(stores[seed_name(0, blueprint)])
         steps = stores["host"].tensors["step"].numpy()
         nothing = np.zeros((len(steps), 0), np.float32)
-        return ModuleRows(nothing, nothing, nothing, steps)
+        return nothing, nothing, nothing, steps
 
     def _lacking(self, data: Dataset, tasks: Tensor) -> Flags:
         """Mark the classes that the task of a host does not have, ``[E, classes]``."""
@@ -197,9 +191,6 @@ def _by_blueprint(
         yield blueprint, hosts[blueprints == blueprint]
 
 
-def _columns(store: Rows) -> ModuleRows:
+def _rows_of(store: Rows) -> tuple[NDArray[Any], ...]:
     """View parameters, moments and steps of a store."""
-    param, mean, variance, step = (
-        store.tensors[name].numpy() for name in ("param", *MOMENTS["adamw"], "step")
-    )
-    return ModuleRows(param, mean, variance, step)
+    return tuple(store.tensors[name].numpy() for name in ("param", *MOMENTS["adamw"], "step"))

@@ -385,34 +385,34 @@ def _gather(order: Integers, x: Array, y: Integers, rows: Array, labels: Integer
 def _train_hosts(
     kind: int,
     widths: Widths,
+    settings: Settings,
+    host_rows: ModuleRows,
+    seed_rows: ModuleRows,
+    measured: Measured,
     hosts: Integers,
     x: Array,
     y: Integers,
     order: Integers,
     lacking: Flags,
-    host_rows: ModuleRows,
-    seed_rows: ModuleRows,
     alphas: Array,
     frozen: Flags,
-    settings: Settings,
-    measured: Measured,
 ) -> None:
     """Train some hosts whose seeds are of one blueprint for an epoch, in place.
 
     Args:
         kind: Number of the blueprint; NO_SEED: they train alone.
         widths: Of the hosts and their seeds.
+        settings: Of the epoch.
+        host_rows: Of all hosts.
+        seed_rows: Of all seeds of this blueprint.
+        measured: Is written.
         hosts: Places of the hosts, ``[R]``.
         x: All rows of the data, ``[N, D]``.
         y: Their labels, ``[N]``.
         order: Rows of the minibatches by host, ``[E, n, B]``.
         lacking: Classes that are no answers, ``[E, C]``.
-        host_rows: Of all hosts.
-        seed_rows: Of all seeds of this blueprint.
         alphas: Amplitudes ``[E]``; NaN: the seed learns and adds nothing.
         frozen: Seeds that do not move, ``[E]``.
-        settings: Of the epoch.
-        measured: Is written.
     """
     batches, samples = order.shape[1:]
     numbers = host_rows.param.shape[1]
@@ -549,10 +549,27 @@ def _sources() -> str:
 def _kept_training(sources: str) -> Callable[..., None]:
     """Let numba keep the compiled loop: it looks at this file and the closure, where the hash stands for the rest."""
 
+    # Plain tuples: an old cache that names classes which are gone could not be read.
     @njit(cache=True, **OPTIONS)
-    def train_hosts(*arguments: Any) -> None:
+    def train_hosts(
+        kind: int,
+        widths: tuple,
+        settings: tuple,
+        host_rows: tuple,
+        seed_rows: tuple,
+        measured: tuple,
+        *arguments: Any,
+    ) -> None:
         assert sources
-        _train_hosts(*arguments)
+        _train_hosts(
+            kind,
+            Widths(*widths),
+            Settings(*settings),
+            ModuleRows(*host_rows),
+            ModuleRows(*seed_rows),
+            Measured(*measured),
+            *arguments,
+        )
 
     return train_hosts
 
@@ -561,9 +578,9 @@ def _kept_evaluation(sources: str) -> Callable[..., None]:
     """Let numba keep the compiled loop, as above."""
 
     @njit(cache=True, **OPTIONS)
-    def evaluate_hosts(*arguments: Any) -> None:
+    def evaluate_hosts(kind: int, widths: tuple, *arguments: Any) -> None:
         assert sources
-        _evaluate_hosts(*arguments)
+        _evaluate_hosts(kind, Widths(*widths), *arguments)
 
     return evaluate_hosts
 
