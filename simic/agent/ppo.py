@@ -114,60 +114,66 @@ def normalized(advantages: Tensor, valid: Tensor, reduce: Reduce = alone) -> Ten
 # Step.
 
 
-class Adam(torch.optim.AdamW):
-    """Adam (Kingma, Ba 2015, arXiv 1412.6980) in torch's fused form, which passes over the weights once.
+class Adam:
+    """Adam (Kingma, Ba 2015, arXiv 1412.6980) by torch's fused operation, which passes over the weights once.
 
-    All state exists from the start, so every checkpoint has the same names.
+    torch.optim would sort the same tensors anew in every step, which takes longer than the operation.
     """
 
-    grad_scale: Tensor | None
-    found_inf: Tensor | None  # 1 on the device of the weights: the next step changes nothing
-
-    def __init__(self, module: nn.Module, learning_rate: float, eps: float) -> None:
+    def __init__(self, module: nn.Module, eps: float) -> None:
         self.named = dict(module.named_parameters())
         self.parameters = list(self.named.values())
-        super().__init__(self.parameters, lr=learning_rate, eps=eps, weight_decay=0.0, fused=True)
-        for parameter in self.parameters:
-            self.state[parameter] = {
-                "step": torch.zeros((), device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+        self.eps = eps
+        self.steps = torch.zeros((), device=self.parameters[0].device)
+        self.moments = {
+            name: [torch.zeros_like(parameter) for parameter in self.parameters]
+            for name in ("exp_avg", "exp_avg_sq")
+        }
 
+    @torch.no_grad()
     def step_unless_skipped(self, learning_rate: float, divisor: Tensor, go: Tensor) -> None:
         """Move along the gradients, or change neither weights nor moments.
 
-        The fused optimizer reads both numbers on its device, as it does those of torch.amp's GradScaler.
+        The fused operation reads both numbers on its device, as it does those of torch.amp's GradScaler.
 
         Args:
             learning_rate: Of this step.
             divisor: Gradients are divided by it.
             go: Whether to step, a bool scalar.
         """
-        for group in self.param_groups:
-            group["lr"] = learning_rate
-        # The fused step divides by this number anyway, so clipping costs no pass of its own.
-        self.grad_scale = divisor.float()
-        self.found_inf = (~go).float()
-        self.step()
+        self.steps += go
+        torch._fused_adamw_(  # pyright: ignore[reportCallIssue, reportPrivateImportUsage] - has no types
+            self.parameters,
+            [parameter.grad for parameter in self.parameters],
+            *self.moments.values(),
+            [],
+            [self.steps] * len(self.parameters),
+            lr=learning_rate,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+            # The operation divides by it anyway, so clipping costs no pass of its own.
+            grad_scale=divisor.float(),
+            found_inf=(~go).float(),
+        )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Copy ``step`` (one for all) and both moments, by the parameter's name."""
-        tensors: dict[str, Tensor] = {"step": self.state[self.parameters[0]]["step"].clone()}
-        for name, parameter in self.named.items():
-            for moment in ("exp_avg", "exp_avg_sq"):
-                tensors[f"{moment}.{name}"] = self.state[parameter][moment].clone()
+        """Copy ``step`` and both moments, by the parameter's name."""
+        tensors: dict[str, Tensor] = {"step": self.steps.clone()}
+        for moment, parts in self.moments.items():
+            for name, part in zip(self.named, parts, strict=True):
+                tensors[f"{moment}.{name}"] = part.clone()
         return tensors
 
-    @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Restore what ``tensors`` copied."""
-        # In place: torch's optimizer holds these very tensors.
-        for name, parameter in self.named.items():
-            state = self.state[parameter]
-            state["step"].copy_(tensors["step"])
-            for moment in ("exp_avg", "exp_avg_sq"):
-                state[moment].copy_(tensors[f"{moment}.{name}"])
+        self.steps.copy_(tensors["step"])
+        for moment, parts in self.moments.items():
+            for name, part in zip(self.named, parts, strict=True):
+                part.copy_(tensors[f"{moment}.{name}"])
 
 
 # Update: minibatches → losses → step or stop.
@@ -215,7 +221,7 @@ class PPO:
         self.total_updates = total_updates
         self.reduce = reduce
         self.all_env_ids = None if all_env_ids is None else all_env_ids.cpu()
-        self.adam = Adam(policy, settings.learning_rate, settings.adam_eps)
+        self.adam = Adam(policy, settings.adam_eps)
 
         # Which parameters belong to which part, whose gradient norm is recorded; the last part is all of them.
         self.groups = policy.groups()
@@ -386,9 +392,8 @@ class PPO:
             gradients = as_one(gradients, lambda flat: self.reduce(flat, "sum"))
         for parameter, gradient in zip(self.adam.parameters, gradients, strict=True):
             parameter.grad = gradient
-        squares = torch.stack(
-            [torch.linalg.vector_norm(gradient) for gradient in gradients]
-        ).square()
+        norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
+        squares = torch.stack(norms).square()
         return torch.where(self.members, squares, 0.0).sum(dim=-1).sqrt()
 
     def _verdict(self, minibatch: Losses, grad_norm: Tensor, alive: Tensor) -> StepVerdict:

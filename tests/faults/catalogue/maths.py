@@ -79,7 +79,12 @@ FAULTS: Faults = {
     "optimizer-steps-twice": fault(
         "The optimizer is applied twice to every gradient.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
-        Patch(PPO, "        self.step()\n", "        self.step()\n        self.step()\n"),
+        Patch(
+            PPO,
+            "            self.adam.step_unless_skipped(learning_rate, clipping, verdict.step)\n",
+            "            for _ in range(2):\n"
+            "                self.adam.step_unless_skipped(learning_rate, clipping, verdict.step)\n",
+        ),
     ),
     "gradient-clip-inverted": fault(
         "Gradients below the clipping norm are blown up to it, large ones pass.",

@@ -57,8 +57,8 @@ FAULTS: Faults = {
             PPO,
             "learning_rate = self.learning_rate()",
             "learning_rate = self.learning_rate()\n"
-            "        for each in self.adam.state.values() if iteration > 3 else ():\n"
-            '            each["exp_avg_sq"].mul_(0.5)',
+            '        for each in self.adam.moments["exp_avg_sq"] if iteration > 3 else ():\n'
+            "            each.mul_(0.5)",
         ),
     ),
     "advantages-negated-now-and-then": fault(
