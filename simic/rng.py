@@ -137,17 +137,17 @@ def _state(rng_seed: int, purpose: int, counters: tuple[int, ...]) -> int:
 _remembered_state = lru_cache(maxsize=256)(_state)
 
 
-def bits(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
-    """Draw independent 64-bit integers ``[*stream.shape, *shape]`` of each stream."""
+def bits(stream: Tensor, shape: tuple[int, ...] = (), first: int = 0) -> Tensor:
+    """Draw independent 64-bit integers ``[*stream.shape, *shape]`` of each stream, from its number ``first`` on."""
     # SplitMix64: the n-th output is the mix of key + n · golden gamma; the output 0 would be the mix of the key.
-    index = torch.arange(1, math.prod(shape) + 1, device=stream.device)
+    index = torch.arange(first + 1, first + math.prod(shape) + 1, device=stream.device)
     states = stream.reshape(-1, 1) + index * _signed(_GOLDEN_GAMMA)
     return _mix(states).reshape((*stream.shape, *shape))
 
 
-def uniform(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
+def uniform(stream: Tensor, shape: tuple[int, ...] = (), first: int = 0) -> Tensor:
     """Draw float32 in [0, 1) ``[*stream.shape, *shape]``: the top 24 bits, so every value is exact."""
-    return _shift_right(bits(stream, shape), 40).to(torch.float32) * 2.0**-24
+    return _shift_right(bits(stream, shape, first), 40).to(torch.float32) * 2.0**-24
 
 
 def normal(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:

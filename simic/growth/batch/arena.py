@@ -61,8 +61,10 @@ class Rows:
 
     def start(self, rows: Tensor, param: Tensor) -> None:
         """Put new parameters into the rows ``[R]``; moments and step start from zero."""
+        self.param.index_copy_(0, rows, param)
         for name, tensor in self.tensors.items():
-            tensor[rows] = param if name == "param" else 0.0
+            if name != "param":
+                tensor.index_fill_(0, rows, 0.0)
 
     def clone(self) -> Self:
         return type(self)({name: tensor.clone() for name, tensor in self.tensors.items()})

@@ -184,30 +184,37 @@ class Population:
             state: What was read of ``slots``, if it was.
         """
         state = state or SlotState.read(slots)
-        # Seeds of one kind at one slot are drawn, and fitted, together.
         is_new = flags_of(rows)
         for slot in np.flatnonzero(is_new.any(0)).tolist():
-            for kind in np.unique(state.blueprint[is_new[:, slot], slot]).tolist():
-                hosts = np.flatnonzero(is_new[:, slot] & (state.blueprint[:, slot] == kind))
-                self._germinate(slots, slot, kind, upload(hosts, self.device), data)
+            hosts = np.flatnonzero(is_new[:, slot])
+            self._germinate(slots, slot, hosts, state.blueprint[hosts, slot], data)
 
-    def _germinate(self, slots: Slots, slot: int, kind: int, hosts: Tensor, data: Dataset) -> None:
+    def _germinate(
+        self, slots: Slots, slot: int, hosts: Integers, kinds: Integers, data: Dataset
+    ) -> None:
         # Where and when a seed germinates names its stream, so others never change it.
-        env_ids = self.env_ids[hosts]
-        key = partial(rng.key, self.rng_seed, Purpose.SEED_INIT, self.iteration, env_ids, slot)
-        germination = slots.germinations[hosts, slot]
+        rows = upload(hosts, self.device)
+        germination = slots.germinations[rows, slot]
+        first = self.rng_seed, Purpose.SEED_INIT, self.iteration, self.env_ids[rows], slot
+        key = partial(rng.key, *first, germination, device=self.device)
+        streams = key(SEED_MODULE)
         # Every seed has a gate, since SET_ALPHA_TARGET may make GATE its operator later.
-        template = self.templates.seeds[slot][kind]
-        gate = self.templates.gates[slot]
-        param = template.draw(key(germination, SEED_MODULE, device=self.device))
-        if template.fits:
-            param = template.with_fit(param, self._fits.of(template, data, self.tasks[hosts]))
-        # h (1 + α tanh(s − x)) is h at germination only where the seed is the identity.
-        multiplies = slots.operator[hosts, slot] == Blend.MULTIPLY
-        closed = multiplies[:, None] & self._closing[slot][kind]
-        self._store(seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))
-        gate_param = gate.draw(key(germination, GATE_MODULE, device=self.device))
-        self._store(gate_name(slot)).start(hosts, gate_param)
+        gates = self.templates.gates[slot].draw(key(GATE_MODULE))
+        self._store(gate_name(slot)).start(rows, gates)
+        multiplies = slots.operator[rows, slot] == Blend.MULTIPLY
+
+        # Seeds of one kind are drawn, and fitted, together.
+        for kind in np.unique(kinds).tolist():
+            places = upload(np.flatnonzero(kinds == kind), self.device)
+            template = self.templates.seeds[slot][kind]
+            param = template.draw(streams[places])
+            if template.fits:
+                tasks = self.tasks[rows[places]]
+                param = template.with_fit(param, self._fits.of(template, data, tasks))
+            # h (1 + α tanh(s − x)) is h at germination only where the seed is the identity.
+            closed = multiplies[places, None] & self._closing[slot][kind]
+            store = self._store(seed_name(slot, kind))
+            store.start(rows[places], param.masked_fill_(closed, 0.0))
 
     def aligned(self, data: Dataset) -> Tensor:
         """Measure the alignment of each blueprint with each host's task in ``data``, the training split, ``[E, P]``; 0

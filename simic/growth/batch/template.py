@@ -108,6 +108,9 @@ class Template:
         redrawn = dict(second.named_parameters())
         constants = [torch.equal(parameter, redrawn[key]) for key, parameter in parameters.items()]
         self._start, self._bound = _initial(first, parameters, constants, name)
+        self._fitted_columns = self.columns(self._fitted_names()).nonzero().flatten()
+        drawn = self._bound.nonzero().flatten().tolist()
+        self._random = (drawn[0], drawn[-1] + 1) if drawn else (0, 0)
 
         # The module in its three forms: for one row, under vmap and stacked.
         self._vmap = getattr(first, "vmap", True)
@@ -130,7 +133,12 @@ class Template:
         if self._start.device != streams.device:
             self._start = upload(self._start, streams.device)
             self._bound = upload(self._bound, streams.device)
-        return self._start + self._bound * (2 * uniform(streams, (self.layout.width,)) - 1)
+        rows = self._start.repeat(len(streams), 1)
+        # Many columns are constants: what is before the first random one, and after the last, is not drawn.
+        random = slice(*self._random)
+        numbers = uniform(streams, (random.stop - random.start,), random.start)
+        rows[:, random] += self._bound[random] * (2 * numbers - 1)
+        return rows
 
     @property
     def fits(self) -> bool:
@@ -147,7 +155,7 @@ class Template:
     def with_fit(self, rows: Tensor, fitted: Tensor) -> Tensor:
         """Put the result of ``fit`` into its columns of the rows ``[R, width]``."""
         rows = rows.clone()
-        rows[:, upload(self.columns(self._fitted_names()), rows.device)] = fitted
+        rows[:, upload(self._fitted_columns, rows.device)] = fitted
         return rows
 
     def _fitted_names(self) -> list[str]:
