@@ -74,7 +74,12 @@ def epochs(train: params.Train, hosts: int, kind: int | None, backend: Backend) 
     data = {split: tables(rows, hosts, split) for split, rows in ROWS.items()}
     host = build_host(train.host, data["train"].shape, data["train"].classes)
     population = Population(
-        host, blueprints_of("tables"), torch.arange(hosts), 1, train.host_optimizer, "cpu", backend
+        host,
+        blueprints_of("tables"),
+        torch.arange(hosts),
+        rng_seed=1,
+        optimizer=train.host_optimizer,
+        backend=backend,
     )
     population.reset(0, torch.arange(hosts))
     slots = Slots.empty(hosts, 1)
@@ -90,19 +95,20 @@ def epochs(train: params.Train, hosts: int, kind: int | None, backend: Backend) 
     off = switched_off(state.acting, state.stage == Stage.FOSSILIZED)
     order = torch.stack([torch.randperm(ROWS["train"])[: 8 * 48] for _ in range(hosts)])
     order = (order + torch.arange(hosts)[:, None] * ROWS["train"]).view(hosts, 8, 48)
-    # Of the hosts, and of the seeds if there are any.
+    # What no cache can save: rows, and numbers of hosts and seeds.
     stores = [store for name, store in population._stores.items() if not name.startswith("gate")]
+    # An epoch reads and writes all of them, a validation reads the parameters.
     params = sum(store.param.nbytes for store in stores)
     all_numbers = sum(tensor.nbytes for store in stores for tensor in store.tensors.values())
     row = data["val"].x[0].nbytes + data["val"].y[0].nbytes
     return {
         "train": Phase(
-            lambda: population.train_epoch(slots, data["train"], order, state),
-            2 * all_numbers + order.nbytes + order.numel() * row,
+            work=lambda: population.train_epoch(slots, data["train"], order, state),
+            bytes=2 * all_numbers + order.nbytes + order.numel() * row,
         ),
         "validate": Phase(
-            lambda: population.evaluate(slots, data["val"], off, state),
-            params + data["val"].y.numel() * row,
+            work=lambda: population.evaluate(slots, data["val"], off, state),
+            bytes=params + data["val"].y.numel() * row,
         ),
     }
 
@@ -170,13 +176,15 @@ def main(arguments: list[str] | None = None) -> None:
         for name_of_phase, phase in epochs(tree.train, options.hosts, kind, "auto").items():
             with Work() as counted:
                 plain[name_of_phase].work()
-            rows.append({
-                "module": name,
-                "phase": name_of_phase,
-                "milliseconds": 1e3 * seconds(phase.work, options.repeats) / options.hosts,
-                "mflop": 1e-6 * counted.flops / options.hosts,
-                "mbyte": 1e-6 * phase.bytes / options.hosts,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "module": name,
+                    "phase": name_of_phase,
+                    "milliseconds": 1e3 * seconds(phase.work, options.repeats) / options.hosts,
+                    "mflop": 1e-6 * counted.flops / options.hosts,
+                    "mbyte": 1e-6 * phase.bytes / options.hosts,
+                }
+            )
             print(rows[-1], flush=True)
     report = {"hosts": options.hosts, "limits": limits(options.repeats), "rows": rows}
     page.write_result(options.out, report)

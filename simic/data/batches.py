@@ -128,6 +128,11 @@ class Dataset:
         return torch.arange(self.classes, device=self.y.device) >= counts[:, None]
 
     @cached_property
+    def label_range(self) -> tuple[int, int]:
+        """Find the least and the largest label."""
+        return int(self.y.min()), int(self.y.max())
+
+    @cached_property
     def chance_loss(self) -> Tensor:
         """Compute the cross-entropy of a uniform guess in nats, float64 ``[T]``."""
         counts = self.task_classes or (self.classes,)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from simic.data.batches import Dataset
+from simic.errors import SimicError
 from simic.growth.batch.arena import ADAM_BETAS, MOMENTS, Rows
 from simic.growth.batch.forward import Templates, seed_name
 from simic.growth.batch.groups import Flags, Integers, SlotState
@@ -38,7 +39,7 @@ class CompiledHosts:
         self._seeds = templates.seeds[0]
         # Those of a user are not among the loops.
         self._kinds = [KINDS.get(type(seed.module)) for seed in self._seeds]
-        # ModuleRows, units of both layers and classes, of the weights of the host.
+        # Columns, units of both layers and classes, of the weights of the host.
         (units, columns), _, (units2, _), _, (classes, _), _ = [
             shape for template in templates.host for shape in template.layout.shapes
         ]
@@ -92,6 +93,8 @@ class CompiledHosts:
         # A seed in TRAINING adds nothing.
         in_training = torch.from_numpy(state.stage == Stage.TRAINING)
         alphas = alpha.float().masked_fill(in_training, torch.nan)[:, 0].contiguous()
+        # Hosts with seeds of one blueprint at a time.
+        lacking = self._lacking(data, tasks)
         norms: list[SeedNorms] = []
         for blueprint, places in _by_blueprint(hosts, state, state.learning):
             train_hosts(
@@ -104,14 +107,16 @@ class CompiledHosts:
                 data.x.flatten(1).numpy(),
                 data.y.numpy(),
                 order.numpy(),
-                self._lacking(data, tasks),
+                lacking,
                 alphas.numpy(),
                 state.frozen[:, 0],
             )
+            # Only seeds that ran have norms.
             if blueprint >= 0:
                 among = torch.from_numpy(np.searchsorted(hosts, places))
                 by_batch = torch.from_numpy(measured[3][places].T)
                 norms.append(SeedNorms(0, among, by_batch, self._seeds[blueprint].layout.params))
+        # The rest is summarised as of every other family.
         loss, accuracy, norm, _ = (torch.from_numpy(values[hosts].T) for values in measured)
         return train_statistics(
             loss, accuracy, norm, self._host.params, norms, 1, self._optimizer.max_grad_norm
@@ -138,9 +143,11 @@ class CompiledHosts:
             off: Seeds that are switched off, bool ``[Cfg, E, 1]``.
             stores: Where parameters live.
         """
+        # Each host is run without its seed, with it, or both: as its configurations ask.
         on = (state.acting & ~off)[..., 0]
         correct = np.empty((*on.shape, len(data)), np.bool_)
         loss = np.empty(on.shape, np.float32)
+        lacking = self._lacking(data, tasks)
         for blueprint, places in _by_blueprint(hosts, state, np.logical_or.reduce(on)[:, None]):
             evaluate_hosts(
                 *self._kind(blueprint),
@@ -148,7 +155,7 @@ class CompiledHosts:
                 data.x.view(data.tasks, len(data), -1).numpy(),
                 data.y.view(data.tasks, len(data)).numpy(),
                 tasks.numpy(),
-                self._lacking(data, tasks),
+                lacking,
                 stores["host"].param.numpy(),
                 self._seed_rows(blueprint, stores)[0],
                 alpha[:, 0].float().contiguous().numpy(),
@@ -176,7 +183,15 @@ class CompiledHosts:
         return nothing, nothing, nothing, steps
 
     def _lacking(self, data: Dataset, tasks: Tensor) -> Flags:
-        """Mark the classes that the task of a host does not have, ``[E, classes]``."""
+        """Mark the classes that the task of a host does not have, ``[E, classes]``; refuse labels beyond them.
+
+        Raises:
+            SimicError: telling the labels.
+        """
+        # The loops ask for no bounds: such a label would be written somewhere.
+        least, largest = data.label_range
+        if least < 0 or largest >= data.classes:
+            raise SimicError(f"labels {least} to {largest}: allowed are 0 to {data.classes - 1}")
         if data.lacking is None:
             return np.zeros((len(tasks), data.classes), np.bool_)
         return data.lacking[tasks].numpy()

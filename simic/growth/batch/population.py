@@ -347,6 +347,7 @@ class Population:
             state: All slots.
             running: Seeds that take part, bool ``[E, K]``.
         """
+        # Each host goes one way: seeds of a user, gates and other devices are no matter of the loops.
         everybody = np.arange(len(self))
         if self._compiled is None:
             return everybody[:0], everybody

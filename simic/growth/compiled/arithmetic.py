@@ -25,10 +25,13 @@ _ONE = np.float32(1)
 _TWO = np.float32(2)
 # exp(x) = 2^n · exp(r), |r| ≤ ln 2 / 2, by the first terms of its series.
 _LOG2_E = np.float32(math.log2(math.e))
+# (ln 2 in two parts: n times the first has no rounding.)
 _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(math.log(2) - 0.693359375)
 _SERIES = tuple(np.float32(1 / math.factorial(n)) for n in range(8))
-_LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
+# Below, e^x is denormal; above, it is infinite.
+_LEAST = np.float32(-87.0)
+_MOST = np.float32(88.0)
 _HALF = np.float32(0.5)
 # sin and cos after subtracting multiples of π / 2 in three parts.
 _HALF_PIS = np.float32(2 / math.pi)
@@ -38,7 +41,7 @@ _P2 = np.float32(math.pi / 2 - 1.5703125 - 4.837512969970703e-4)
 _SIN = tuple(np.float32((-1) ** n / math.factorial(2 * n + 1)) for n in range(1, 5))
 _COS = tuple(np.float32((-1) ** n / math.factorial(2 * n)) for n in range(1, 6))
 
-
+# Numbers of a vector register: eight, of which older processors take two.
 _LANES = 8
 _WORD = ir.IntType(64)
 _INDEX = ir.IntType(32)
@@ -51,7 +54,11 @@ _POINTER = _NUMBER.as_pointer()
 _TILE = ir.FunctionType(ir.VoidType(), [_POINTER, _WORD, _WORD, _POINTER, _WORD, _POINTER, _WORD])
 
 
-def _write_tile(function: ir.Function, rows: int, vectors: int) -> None:
+def _write_tile(
+    function: ir.Function,
+    rows: int,
+    vectors: int,
+) -> None:
     """Write the body of a function that adds a product to a tile of c, all held in registers."""
     a, row_step, term_step, b, step, c, terms = function.args
     before = function.append_basic_block("before")
@@ -59,10 +66,15 @@ def _write_tile(function: ir.Function, rows: int, vectors: int) -> None:
     after = function.append_basic_block("after")
     builder = ir.IRBuilder(before)
 
-    def vector_at(pointer: Any, row: Any, vector: int) -> Any:
+    def vector_at(
+        pointer: Any,
+        row: Any,
+        vector: int,
+    ) -> Any:
         offset = builder.add(builder.mul(row, step), _WORD(vector * _LANES))
         return builder.bitcast(builder.gep(pointer, [offset]), _VECTOR.as_pointer())
 
+    # The numbers of the tile, in registers from here to the end.
     tile = [(row, vector) for row in range(rows) for vector in range(vectors)]
     places = [vector_at(c, _WORD(row), vector) for row, vector in tile]
     firsts = [builder.load(place, align=4) for place in places]
@@ -84,6 +96,7 @@ def _write_tile(function: ir.Function, rows: int, vectors: int) -> None:
         builder.fadd(builder.fmul(factors[row], wide[vector], **fused), total, **fused)
         for (row, vector), total in zip(tile, sums, strict=True)
     ]
+    # The sums go round the loop.
     following = builder.add(term, _WORD(1))
     for phi, first, value in zip(
         (term, *sums), (_WORD(0), *firsts), (following, *added), strict=True
@@ -120,7 +133,12 @@ def _tile_of(rows: int, vectors: int) -> Callable[..., None]:
         place = types.intp
         signature = types.void(a, place, place, place, b, place, place, c, place, place)
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def generate(
+            context: Any,
+            builder: Any,
+            signature: Any,
+            arguments: Any,
+        ) -> Any:
             a, b, c = (
                 builder.gep(
                     context.make_array(signature.args[n])(context, builder, arguments[n]).data,
@@ -144,6 +162,7 @@ def _tile_of(rows: int, vectors: int) -> Callable[..., None]:
     return add_tile
 
 
+# Tiles by their size, as far as rows and columns go.
 # Four rows use each number of b four times.
 _ROWS = 4
 _add_tile = _tile_of(_ROWS, 2)
@@ -154,11 +173,19 @@ _add_narrow_row = _tile_of(1, 1)
 
 @njit(**INNER)
 def _add_product(
-    a: Array, row: int, term: int, rows: int, terms: int, b: Array, width: int, c: Array
+    a: Array,
+    row: int,
+    term: int,
+    rows: int,
+    terms: int,
+    b: Array,
+    width: int,
+    c: Array,
 ) -> None:
     """Add a product to ``c [rows, width]``; numbers of a row of a are ``term`` apart, rows are ``row`` apart."""
     if terms == 0:
         return
+    # Two vectors wide, then one, then number by number; in each four rows, then one.
     whole = rows - rows % _ROWS
     j = 0
     while j + 2 * _LANES <= width:
@@ -182,14 +209,22 @@ def _add_product(
 
 
 @njit(**INNER)
-def add_product(a: Array, b: Array, c: Array) -> None:
+def add_product(
+    a: Array,
+    b: Array,
+    c: Array,
+) -> None:
     """Add ``a [n, k] @ b [k, m]`` to ``c [n, m]``."""
     rows, terms = a.shape
     _add_product(a.reshape(-1), terms, 1, rows, terms, b.reshape(-1), c.shape[1], c.reshape(-1))
 
 
 @njit(**INNER)
-def add_turned_product(a: Array, b: Array, c: Array) -> None:
+def add_turned_product(
+    a: Array,
+    b: Array,
+    c: Array,
+) -> None:
     """Add ``a [k, n].T @ b [k, m]`` to ``c [n, m]``."""
     terms, rows = a.shape
     _add_product(a.reshape(-1), 1, rows, rows, terms, b.reshape(-1), c.shape[1], c.reshape(-1))
@@ -213,8 +248,13 @@ def clear(array: Array) -> None:
 
 
 @njit(**INNER)
-def dots(a: Array, b: Array, c: Array) -> None:
+def dots(
+    a: Array,
+    b: Array,
+    c: Array,
+) -> None:
     """Write ``a [n, k] @ b [m, k].T`` to ``c [n, m]``: for few columns m."""
+    # Along rows of both.
     for i in range(a.shape[0]):
         for j in range(b.shape[0]):
             total = _ZERO
@@ -234,8 +274,10 @@ def transpose(a: Array, b: Array) -> None:
 @njit(inline="always", **INNER)
 def exp(x: Scalar) -> Scalar:
     """Compute e^x of a float32."""
+    # Comparisons let NaN through.
     x = _LEAST if x < _LEAST else x
     x = _MOST if x > _MOST else x
+    # What remains of the argument, and its series.
     n = np.floor(x * _LOG2_E + _HALF)
     r = x - n * _LN2_HIGH - n * _LN2_LOW
     value = _SERIES[7]
@@ -259,8 +301,10 @@ def tanh(x: Scalar) -> Scalar:
 @njit(inline="always", **INNER)
 def sin_cos(x: Scalar) -> tuple[Scalar, Scalar]:
     """Compute sine and cosine of a float32 within ±10⁴."""
+    # What remains of the angle, within ±π / 4.
     n = np.floor(x * _HALF_PIS + _HALF)
     r = x - n * _P0 - n * _P1 - n * _P2
+    # The series of both.
     square = r * r
     sin = r + r * square * (_SIN[0] + square * (_SIN[1] + square * (_SIN[2] + square * _SIN[3])))
     cos = _ONE + square * (

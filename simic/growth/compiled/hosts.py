@@ -4,6 +4,7 @@ What a host needs at once stays in the core's cache, and its numbers are the sam
 """
 
 import hashlib
+import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -29,12 +30,14 @@ from simic.growth.compiled.seeds import (
     FIRST_FIXED,
     Flags,
     Integers,
-    add_inner_gradients,
     compute_features,
     gain_of,
     layer_width,
+    write_inner_gradients,
 )
 from simic.growth.networks import tabular
+
+_log = logging.getLogger(__name__)
 
 # Of hosts that have no seed.
 NO_SEED = -1
@@ -48,7 +51,7 @@ _SAMPLES = 64
 
 
 class Widths(NamedTuple):
-    """ModuleRows of a row, units of both hidden layers, classes, and features of the seed."""
+    """Columns of a row, units of both hidden layers, classes, and features of the seed."""
 
     columns: int
     units1: int
@@ -122,6 +125,7 @@ class _Seed(NamedTuple):
 @njit(**INNER)
 def _layers(row: Array, widths: Widths) -> _Layers:
     """View the tensors in a row of a host."""
+    # Where each tensor ends.
     first = widths.columns * widths.units1
     second = first + widths.units1
     third = second + widths.units1 * widths.units2
@@ -138,8 +142,15 @@ def _layers(row: Array, widths: Widths) -> _Layers:
 
 
 @njit(**INNER)
-def _turn(row: Array, turned: Array, columns: int, units1: int, units2: int) -> None:
+def _turn(
+    row: Array,
+    turned: Array,
+    columns: int,
+    units1: int,
+    units2: int,
+) -> None:
     """Copy a row of a host with its first two weights turned from ``[outputs, inputs]``."""
+    # Biases and the third weight stay as they are.
     copy(row, turned)
     first = columns * units1
     second = first + units1
@@ -151,8 +162,15 @@ def _turn(row: Array, turned: Array, columns: int, units1: int, units2: int) -> 
 
 
 @njit(**INNER)
-def _turn_back(turned: Array, row: Array, columns: int, units1: int, units2: int) -> None:
+def _turn_back(
+    turned: Array,
+    row: Array,
+    columns: int,
+    units1: int,
+    units2: int,
+) -> None:
     """Copy a row as it was before ``_turn``."""
+    # All of it, then the turned weights over it.
     copy(turned, row)
     first = columns * units1
     second = first + units1
@@ -178,7 +196,12 @@ def _activations(samples: int, widths: Widths) -> _Activations:
 
 
 @njit(**INNER)
-def _seed(kind: int, samples: int, widths: Widths, row: Array) -> _Seed:
+def _seed(
+    kind: int,
+    samples: int,
+    widths: Widths,
+    row: Array,
+) -> _Seed:
     """Allocate what a seed computes; ``row`` are its numbers."""
     return _Seed(
         np.empty((widths.columns, samples), np.float32),
@@ -203,6 +226,7 @@ def _add_bias(product: Array, bias: Array) -> None:
 @njit(**INNER)
 def _relu(z: Array, hidden: Array) -> None:
     """Cut at 0; NaN stays. (In place it would not be done for eight numbers at a time.)"""
+    # As one long row.
     before = z.reshape(-1)
     after = hidden.reshape(-1)
     for i in range(len(before)):
@@ -210,33 +234,55 @@ def _relu(z: Array, hidden: Array) -> None:
 
 
 @njit(**INNER)
-def _features(kind: int, rows: Array, widths: Widths, seed: _Seed) -> None:
+def _features(
+    kind: int,
+    rows: Array,
+    widths: Widths,
+    seed: _Seed,
+) -> None:
     """Compute the features of a seed."""
+    # Seeds take rows side by side, hosts one below the other.
     transpose(rows, seed.x)
     compute_features(kind, seed.x, widths.units1, seed.inner, seed.features, seed.layer)
 
 
 @njit(**INNER)
-def _scale(row: Array, gain: Scalar, seed: _Seed) -> None:
+def _scale(
+    row: Array,
+    gain: Scalar,
+    seed: _Seed,
+) -> None:
     """Scale B by the gain: it is smaller than the features."""
+    # The row begins with B.
     out = seed.out.reshape(-1)
     for i in range(len(out)):
         out[i] = gain * row[i]
 
 
 @njit(**INNER)
-def _forward(layers: _Layers, activations: _Activations, lacking: Flags, labels: Integers) -> None:
+def _forward(
+    layers: _Layers,
+    activations: _Activations,
+    lacking: Flags,
+    labels: Integers,
+) -> None:
     """Go on from the first sum; the logits become probabilities."""
     _relu(activations.sum1, activations.hidden1)
     _add_bias(activations.sum2, layers.bias2)
     add_product(activations.hidden1, layers.weight2, activations.sum2)
     _relu(activations.sum2, activations.hidden2)
+    # (Few classes: a product by rows would not fill a vector.)
     dots(activations.hidden2, layers.weight3, activations.logits)
     _score(activations, layers.bias3, lacking, labels)
 
 
 @njit(**INNER)
-def _score(activations: _Activations, bias: Array, lacking: Flags, labels: Integers) -> None:
+def _score(
+    activations: _Activations,
+    bias: Array,
+    lacking: Flags,
+    labels: Integers,
+) -> None:
     """Make logits probabilities; write the losses in nats, and which answers are right."""
     logits, losses, right = activations.logits, activations.losses, activations.right
     classes = len(bias)
@@ -259,9 +305,11 @@ def _score(activations: _Activations, bias: Array, lacking: Flags, labels: Integ
         for c in range(classes):
             logits[b, c] -= largest
         losses[b] = -logits[b, labels[b]]
+    # Of all classes and samples in one loop.
     flat = logits.reshape(-1)
     for i in range(len(flat)):
         flat[i] = exp(flat[i])
+    # A class that the task lacks has no part.
     for b in range(len(labels)):
         total = _ZERO
         for c in range(classes):
@@ -273,7 +321,11 @@ def _score(activations: _Activations, bias: Array, lacking: Flags, labels: Integ
 
 @njit(**INNER)
 def _backward(
-    layers: _Layers, grads: _Layers, activations: _Activations, rows: Array, labels: Integers
+    layers: _Layers,
+    grads: _Layers,
+    activations: _Activations,
+    rows: Array,
+    labels: Integers,
 ) -> Array:
     """Write the gradients of the mean loss into ``grads``, which are 0; give that of the first sum."""
     # p − 1 for the answer, p for the other classes.
@@ -284,6 +336,7 @@ def _backward(
         for c in range(grad.shape[1]):
             grad[b, c] *= share
             grads.bias3[c] += grad[b, c]
+    # Third layer, second, first.
     add_turned_product(grad, activations.hidden2, grads.weight3)
     of_sum2 = np.zeros_like(activations.sum2)
     add_product(grad, layers.weight3, of_sum2)
@@ -299,23 +352,36 @@ def _backward(
 
 
 @njit(**INNER)
-def _cut(grad: Array, hidden: Array, of_bias: Array) -> None:
+def _cut(
+    grad: Array,
+    hidden: Array,
+    of_bias: Array,
+) -> None:
     """Pass a gradient through relu, and sum it for the bias."""
     for b in range(grad.shape[0]):
         for j in range(grad.shape[1]):
+            # NaN is not below 0: it passes.
             value = _ZERO if hidden[b, j] <= _ZERO else grad[b, j]
             grad[b, j] = value
             of_bias[j] += value
 
 
 @njit(**INNER)
-def _seed_backward(kind: int, gain: Scalar, seed: _Seed, of_sum1: Array, grad: Array) -> None:
+def _seed_backward(
+    kind: int,
+    gain: Scalar,
+    seed: _Seed,
+    of_sum1: Array,
+    grad: Array,
+) -> None:
     """Write the gradients of a seed; in TRAINING as if it had added."""
+    # Of B: the product of the features and what reaches the host.
     clear(grad)
     outs = seed.out.size
     add_product(seed.features, of_sum1, grad[:outs].reshape(seed.out.shape))
     for i in range(outs):
         grad[i] *= gain
+    # Of what is inside of φ, if anything is.
     if kind >= FIRST_FIXED:
         return
     turned = np.empty((of_sum1.shape[1], of_sum1.shape[0]), np.float32)
@@ -323,7 +389,7 @@ def _seed_backward(kind: int, gain: Scalar, seed: _Seed, of_sum1: Array, grad: A
     of_features = np.zeros_like(seed.features)
     add_product(seed.out, turned, of_features)
     units = of_sum1.shape[1]
-    add_inner_gradients(
+    write_inner_gradients(
         kind, seed.x, units, seed.inner, seed.features, seed.layer, of_features, grad[outs:]
     )
 
@@ -343,6 +409,7 @@ def _step(
     # NaN stays NaN.
     scale = np.float32(settings.clip / (norm + _CLIP_EPS))
     scale = _ONE if scale > _ONE else scale
+    # In double precision what is computed once, in single what is computed for each number.
     beta1, beta2 = np.float32(settings.beta1), np.float32(settings.beta2)
     rest1, rest2 = np.float32(1 - settings.beta1), np.float32(1 - settings.beta2)
     length = np.float32(settings.learning_rate / (1 - settings.beta1**step))
@@ -361,6 +428,7 @@ def _step(
 
 @njit(**INNER)
 def _norm(grad: Array) -> Scalar:
+    # One infinite number makes it infinite, NaN makes it NaN: both are statistics of a host.
     square = _ZERO
     for value in grad:
         square += value * value
@@ -371,7 +439,13 @@ def _norm(grad: Array) -> Scalar:
 
 
 @njit(**INNER)
-def _gather(order: Integers, x: Array, y: Integers, rows: Array, labels: Integers) -> None:
+def _gather(
+    order: Integers,
+    x: Array,
+    y: Integers,
+    rows: Array,
+    labels: Integers,
+) -> None:
     """Gather the rows of an epoch at once: memory answers many questions side by side."""
     for n in range(order.shape[0]):
         for b in range(order.shape[1]):
@@ -414,6 +488,7 @@ def _train_hosts(
         alphas: Amplitudes ``[E]``; NaN: the seed learns and adds nothing.
         frozen: Seeds that do not move, ``[E]``.
     """
+    # What one host needs at once; it is taken again for the next.
     batches, samples = order.shape[1:]
     numbers = host_rows.param.shape[1]
     param = np.empty(numbers, np.float32)
@@ -427,6 +502,7 @@ def _train_hosts(
     labels = np.empty((batches, samples), np.int64)
     activations = _activations(samples, widths)
     for host in hosts:
+        # The host, its rows of this epoch, and its seed.
         _turn(host_rows.param[host], param, *widths[:3])
         _turn(host_rows.mean[host], mean, *widths[:3])
         _turn(host_rows.variance[host], variance, *widths[:3])
@@ -435,6 +511,7 @@ def _train_hosts(
         gain = gain_of(kind) * (alphas[host] if acts else _ONE)
         seed = _seed(kind, samples, widths, seed_rows.param[host])
         for n in range(batches):
+            # Forward.
             _add_bias(activations.sum1, layers.bias1)
             add_product(rows[n], layers.weight1, activations.sum1)
             if kind != NO_SEED:
@@ -446,10 +523,12 @@ def _train_hosts(
             measured.losses[host, n] = activations.losses.sum() / samples
             measured.accuracies[host, n] = activations.right.sum() / samples
 
+            # Backward.
             clear(grad)
             of_sum1 = _backward(layers, grads, activations, rows[n], labels[n])
             if kind != NO_SEED:
                 _seed_backward(kind, gain, seed, of_sum1, seed_grad)
+            # Both are clipped apart. A frozen seed has made no update: its bias corrections stand still.
             host_rows.step[host] += 1
             measured.host_norms[host, n] = _step(
                 param, grad, mean, variance, host_rows.step[host], settings.host_decay, settings
@@ -467,6 +546,7 @@ def _train_hosts(
                     settings.seed_decay,
                     settings,
                 )
+        # Seeds were changed where they live.
         _turn_back(param, host_rows.param[host], *widths[:3])
         _turn_back(mean, host_rows.mean[host], *widths[:3])
         _turn_back(variance, host_rows.variance[host], *widths[:3])
@@ -510,6 +590,7 @@ def _evaluate_hosts(
     number = x.shape[1]
     for host in hosts:
         _turn(host_param[host], param, *widths[:3])
+        # Which of its two networks any configuration asks for.
         grown = on[:, host].any()
         bare = not on[:, host].all()
         for configuration in range(len(on)):
@@ -519,6 +600,7 @@ def _evaluate_hosts(
             rows = x[tasks[host], first:last]
             labels = y[tasks[host], first:last]
             # Without the seed, then with it: both share the first product.
+            # (The last samples of a split may be fewer.)
             activations = _activations(last - first, widths)
             _add_bias(activations.sum1, layers.bias1)
             add_product(rows, layers.weight1, activations.sum1)
@@ -546,11 +628,11 @@ def _sources() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
-def _kept_training(sources: str) -> Callable[..., None]:
-    """Let numba keep the compiled loop: it looks at this file and the closure, where the hash stands for the rest."""
+def _training(sources: str, cache: bool) -> Callable[..., None]:
+    """Make the loop. numba looks for it by this file and the closure, where the hash stands for all other sources."""
 
     # Plain tuples: an old cache that names classes which are gone could not be read.
-    @njit(cache=True, **OPTIONS)
+    @njit(cache=cache, **OPTIONS)
     def train_hosts(
         kind: int,
         widths: tuple,
@@ -574,16 +656,30 @@ def _kept_training(sources: str) -> Callable[..., None]:
     return train_hosts
 
 
-def _kept_evaluation(sources: str) -> Callable[..., None]:
-    """Let numba keep the compiled loop, as above."""
+def _evaluation(sources: str, cache: bool) -> Callable[..., None]:
+    """Make the loop, as above."""
 
-    @njit(cache=True, **OPTIONS)
-    def evaluate_hosts(kind: int, widths: tuple, *arguments: Any) -> None:
+    @njit(cache=cache, **OPTIONS)
+    def evaluate_hosts(
+        kind: int,
+        widths: tuple,
+        *arguments: Any,
+    ) -> None:
         assert sources
         _evaluate_hosts(kind, Widths(*widths), *arguments)
 
     return evaluate_hosts
 
 
-train_hosts = _kept_training(_sources())
-evaluate_hosts = _kept_evaluation(_sources())
+def kept(make: Callable[[str, bool], Callable[..., None]]) -> Callable[..., None]:
+    """Make a loop that numba keeps on disk once it is compiled."""
+    try:
+        return make(_sources(), True)
+    # Neither this folder nor the user's cache can be written.
+    except RuntimeError as error:
+        _log.info("every process compiles the loops anew, some 20 seconds: %s", error)
+        return make(_sources(), False)
+
+
+train_hosts = kept(_training)
+evaluate_hosts = kept(_evaluation)

@@ -45,7 +45,7 @@ _SCORES = np.array(
     [NormalDist().inv_cdf((rank + 0.5) / (_KNOTS + 1)) for rank in range(_KNOTS + 1)], np.float32
 )
 
-# Numbers of the blueprints.
+# Numbers of the blueprints: those that learn first, as one comparison then tells them from the others.
 KINDS = {
     tabular.HiddenUnits: 0,
     tabular.ColumnGate: 1,
@@ -80,7 +80,14 @@ def layer_width(kind: int, units: int) -> int:
 
 
 @njit(**INNER)
-def compute_features(kind: int, x: Array, units: int, inner: Array, f: Array, a: Array) -> None:
+def compute_features(
+    kind: int,
+    x: Array,
+    units: int,
+    inner: Array,
+    f: Array,
+    a: Array,
+) -> None:
     """Compute features.
 
     Args:
@@ -96,6 +103,7 @@ def compute_features(kind: int, x: Array, units: int, inner: Array, f: Array, a:
     elif kind < FIRST_FIXED:
         _units(kind, x, units, inner, f, a)
     else:
+        # First mean and scale of each feature, then what the blueprint fitted.
         features = f.shape[0]
         _raw_features(kind, x, inner[2 * features :], f)
         for k in range(features):
@@ -106,10 +114,17 @@ def compute_features(kind: int, x: Array, units: int, inner: Array, f: Array, a:
 
 
 @njit(**INNER)
-def add_inner_gradients(
-    kind: int, x: Array, units: int, inner: Array, f: Array, a: Array, of_f: Array, grad: Array
+def write_inner_gradients(
+    kind: int,
+    x: Array,
+    units: int,
+    inner: Array,
+    f: Array,
+    a: Array,
+    of_f: Array,
+    grad: Array,
 ) -> None:
-    """Add the gradients of what is inside of φ.
+    """Write the gradients of what is inside of φ.
 
     Args:
         kind: A blueprint that learns.
@@ -119,16 +134,21 @@ def add_inner_gradients(
         f: Features.
         a: As it was written there.
         of_f: Gradient of the features, ``[F, B]``.
-        grad: Is added to, like ``inner``.
+        grad: Is written, like ``inner``; it is 0.
     """
     if kind == _PERIODIC:
-        _add_wave_gradients(x, inner, f, of_f, grad)
+        _write_wave_gradients(x, inner, f, of_f, grad)
     else:
-        _add_unit_gradients(kind, x, units, inner, a, of_f, grad)
+        _write_unit_gradients(kind, x, units, inner, a, of_f, grad)
 
 
 @njit(**INNER)
-def _layer(kind: int, columns: int, units: int, inner: Array) -> tuple[Array, Array]:
+def _layer(
+    kind: int,
+    columns: int,
+    units: int,
+    inner: Array,
+) -> tuple[Array, Array]:
     """View weight and bias of a linear layer; before them a gate has its scales."""
     outputs = layer_width(kind, units)
     first = columns if kind == _GATE else 0
@@ -137,7 +157,11 @@ def _layer(kind: int, columns: int, units: int, inner: Array) -> tuple[Array, Ar
 
 
 @njit(**INNER)
-def _scaled(kind: int, x: Array, inner: Array) -> Array:
+def _scaled(
+    kind: int,
+    x: Array,
+    inner: Array,
+) -> Array:
     """Scale the columns by their gates, if the blueprint has any; a scale below 0 counts as 0, NaN stays."""
     if kind != _GATE:
         return x
@@ -150,12 +174,21 @@ def _scaled(kind: int, x: Array, inner: Array) -> Array:
 
 
 @njit(**INNER)
-def _units(kind: int, x: Array, units: int, inner: Array, f: Array, a: Array) -> None:
+def _units(
+    kind: int,
+    x: Array,
+    units: int,
+    inner: Array,
+    f: Array,
+    a: Array,
+) -> None:
+    # The linear layer.
     weight, bias = _layer(kind, len(x), units, inner)
     for u in range(len(bias)):
         for b in range(x.shape[1]):
             a[u, b] = bias[u]
     add_product(weight, _scaled(kind, x, inner), a)
+    # Products of values and gates, or relu.
     for u in range(units):
         if kind == _GATED:
             for b in range(x.shape[1]):
@@ -166,8 +199,14 @@ def _units(kind: int, x: Array, units: int, inner: Array, f: Array, a: Array) ->
 
 
 @njit(**INNER)
-def _add_unit_gradients(
-    kind: int, x: Array, units: int, inner: Array, a: Array, of_f: Array, grad: Array
+def _write_unit_gradients(
+    kind: int,
+    x: Array,
+    units: int,
+    inner: Array,
+    a: Array,
+    of_f: Array,
+    grad: Array,
 ) -> None:
     columns, rows = x.shape
     weight, bias = _layer(kind, columns, units, inner)
@@ -182,13 +221,13 @@ def _add_unit_gradients(
         else:
             for b in range(rows):
                 of_a[u, b] = _ZERO if a[u, b] <= _ZERO else of_f[u, b]
-    # Of bias and weight.
+    # Of the bias.
     for u in range(len(bias)):
         total = _ZERO
         for b in range(rows):
             total += of_a[u, b]
         of_bias[u] += total
-    # (Long rows make fast products.)
+    # Of the weight, turned: long rows make fast products.
     turned = np.empty((rows, len(bias)), np.float32)
     transpose(of_a, turned)
     of_turned = np.zeros((columns, len(bias)), np.float32)
@@ -198,7 +237,7 @@ def _add_unit_gradients(
             of_weight[u, d] += of_turned[d, u]
     if kind != _GATE:
         return
-    # A gate gets the agreement of its column's weights with their gradients; then it scales these.
+    # A gate gets the agreement of its column's weights with their gradients, and a pull towards 0.
     for d in range(columns):
         gate = inner[d]
         if gate <= _ZERO:
@@ -207,6 +246,7 @@ def _add_unit_gradients(
             grad[d] += _GATE_PULL
             for u in range(units):
                 grad[d] += of_weight[u, d] * weight[u, d]
+        # The weights have seen the scaled column.
         for u in range(units):
             of_weight[u, d] *= gate
 
@@ -220,7 +260,11 @@ def _frequency(log_frequency: Scalar, columns: int) -> tuple[Scalar, Scalar]:
 
 
 @njit(**INNER)
-def _waves(x: Array, log_frequency: Array, f: Array) -> None:
+def _waves(
+    x: Array,
+    log_frequency: Array,
+    f: Array,
+) -> None:
     """Write the sines, then the cosines of all columns at one frequency after the other."""
     columns, rows = x.shape
     half = len(f) // 2
@@ -236,10 +280,17 @@ def _waves(x: Array, log_frequency: Array, f: Array) -> None:
 
 
 @njit(**INNER)
-def _add_wave_gradients(x: Array, log_frequency: Array, f: Array, of_f: Array, grad: Array) -> None:
+def _write_wave_gradients(
+    x: Array,
+    log_frequency: Array,
+    f: Array,
+    of_f: Array,
+    grad: Array,
+) -> None:
     columns, rows = x.shape
     half = len(f) // 2
     for k in range(half):
+        # The derivative of a sine is its cosine, that of a cosine the sine below 0.
         _, slope = _frequency(log_frequency[k], columns)
         total = _ZERO
         for b in range(rows):
@@ -249,7 +300,12 @@ def _add_wave_gradients(x: Array, log_frequency: Array, f: Array, of_f: Array, g
 
 
 @njit(**INNER)
-def _raw_features(kind: int, x: Array, fitted: Array, f: Array) -> None:
+def _raw_features(
+    kind: int,
+    x: Array,
+    fitted: Array,
+    f: Array,
+) -> None:
     """Compute features that do not learn, before they are scaled; ``fitted`` are the numbers that they need."""
     columns, rows = x.shape
     if kind in (_EQUALITY, _COMPARE):
@@ -257,6 +313,7 @@ def _raw_features(kind: int, x: Array, fitted: Array, f: Array) -> None:
     elif kind == _RBF:
         _radial(x, fitted, f)
     elif kind == _BIN:
+        # One-hot.
         rank = np.empty(rows, np.int32)
         edges = fitted.reshape(_BINS - 1, columns)
         clear(f)
@@ -265,6 +322,7 @@ def _raw_features(kind: int, x: Array, fitted: Array, f: Array) -> None:
             for b in range(rows):
                 f[d * _BINS + rank[b], b] = _ONE
     elif kind == _QUANTILE:
+        # Of as many ranks as there are knots all scores are known.
         rank = np.empty(rows, np.int32)
         knots = fitted.reshape(_KNOTS, columns)
         for d in range(columns):
@@ -278,7 +336,12 @@ def _raw_features(kind: int, x: Array, fitted: Array, f: Array) -> None:
 
 
 @njit(**INNER)
-def _pairs(kind: int, x: Array, f: Array) -> None:
+def _pairs(
+    kind: int,
+    x: Array,
+    f: Array,
+) -> None:
+    # All differences, in the order of the pairs.
     columns, rows = x.shape
     k = 0
     for i in range(columns - 1):
@@ -286,6 +349,7 @@ def _pairs(kind: int, x: Array, f: Array) -> None:
             for b in range(rows):
                 f[k, b] = x[i, b] - x[j, b]
             k += 1
+    # What is made of them.
     flat = f.reshape(-1)
     if kind == _COMPARE:
         for i in range(len(flat)):
@@ -297,17 +361,23 @@ def _pairs(kind: int, x: Array, f: Array) -> None:
 
 
 @njit(**INNER)
-def _radial(x: Array, fitted: Array, f: Array) -> None:
+def _radial(
+    x: Array,
+    fitted: Array,
+    f: Array,
+) -> None:
     """By ‖x − c‖² = ‖x‖² + ‖c‖² − 2 x · c."""
     columns, rows = x.shape
     centres = fitted[: _CENTRES * columns].reshape(_CENTRES, columns)
     factor = -_ONE / fitted[_CENTRES * columns]
+    # ‖x‖², and x · c as one product.
     lengths = np.zeros(rows, np.float32)
     for d in range(columns):
         for b in range(rows):
             lengths[b] += x[d, b] * x[d, b]
     clear(f)
     add_product(centres, x, f)
+    # Rounding must not make a distance negative; far centres would be denormal.
     for k in range(_CENTRES):
         length = _ZERO
         for d in range(columns):
@@ -319,7 +389,11 @@ def _radial(x: Array, fitted: Array, f: Array) -> None:
 
 
 @njit(**INNER)
-def _rank(values: Array, bounds: Array, rank: NDArray[np.int32]) -> None:
+def _rank(
+    values: Array,
+    bounds: Array,
+    rank: NDArray[np.int32],
+) -> None:
     """Count the bounds that each value is not below."""
     for b in range(len(values)):
         rank[b] = 0
@@ -337,6 +411,7 @@ def _sort(x: Array, f: Array) -> None:
             for b in range(f.shape[1]):
                 low = f[d, b]
                 high = f[d + 1, b]
+                # A pair of neighbours, in eight rows at once.
                 f[d, b] = min(low, high)
                 f[d + 1, b] = max(low, high)
 
@@ -348,6 +423,7 @@ def _directions(x: Array, f: Array) -> None:
     for d in range(columns):
         for b in range(rows):
             lengths[b] += x[d, b] * x[d, b]
+    # A row of zeros has no direction: it stays 0.
     for b in range(rows):
         length = np.float32(math.sqrt(lengths[b]))
         lengths[b] = _LEAST_STD if length < _LEAST_STD else length

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from simic.errors import SimicError
 from simic.growth.batch.arena import Rows
 from simic.growth.batch.compiled import CompiledHosts
 from simic.growth.batch.population import Population
@@ -133,3 +134,15 @@ def test_of_equal_classes_the_first_is_the_answer(tasks) -> None:
     data = DATA["tables"]
     answers = population.evaluate(slots, data, torch.zeros(1, ENVS, 1, dtype=torch.bool))
     assert torch.equal(answers.correct[0], data.y.view(2, SAMPLES)[tasks] == 0)
+
+
+@pytest.mark.parametrize("label", [-1, 9])
+def test_a_label_beyond_the_classes_is_refused(tasks, label: int) -> None:
+    """The loops have no bounds: it would be written somewhere."""
+    population, slots = grown("auto", tasks, full=True)
+    data = DATA["tables"]
+    labels = data.y.clone()
+    labels[5] = label
+    off = torch.zeros(1, ENVS, 1, dtype=torch.bool)
+    with pytest.raises(SimicError, match=f"labels .*{label}"):
+        population.evaluate(slots, replace(data, y=labels), off)
