@@ -72,7 +72,11 @@ class Phase:
 def epochs(train: params.Train, hosts: int, kind: int | None, backend: Backend) -> dict[str, Phase]:
     """Make a population with one blueprint everywhere, at full amplitude; give its epoch and its validation."""
     data = {split: tables(rows, hosts, split) for split, rows in ROWS.items()}
-    host = build_host(train.host, data["train"].shape, data["train"].classes)
+    host = build_host(
+        train.host,
+        data["train"].shape,
+        data["train"].classes,
+    )
     population = Population(
         host,
         blueprints_of("tables"),
@@ -145,7 +149,7 @@ def lines(report: dict[str, Any]) -> list[str]:
         sums[row["module"]] = [
             before + more for before, more in zip(earlier, measured, strict=True)
         ]
-    head = ("module", "ms", "MFLOP", "of the peak", "MB", "GB/s")
+    head = ("module", "ms", "MFLOP", "of the peak", "MB")
     rows = [
         (
             name,
@@ -153,7 +157,6 @@ def lines(report: dict[str, Any]) -> list[str]:
             f"{mflop:.1f}",
             f"{100 * mflop / milliseconds / limits['gflops']:.0f} %",
             f"{mbyte:.2f}",
-            f"{mbyte / milliseconds:.1f}",
         )
         for name, (milliseconds, mflop, mbyte) in sums.items()
     ]
@@ -163,7 +166,11 @@ def lines(report: dict[str, Any]) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = page.parser(__doc__, RESULT)
-    parser.add_argument("--hosts", type=int, default=512)
+    parser.add_argument(
+        "--hosts",
+        type=int,
+        default=512,
+    )
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args(arguments)
     tree = params.load(Path("params.yaml"), ["runtime.device=cpu", "runtime.threads=1"])

@@ -344,6 +344,7 @@ def _backward(
     add_turned_product(activations.hidden1, of_sum2, grads.weight2)
     turned = np.empty((layers.weight2.shape[1], layers.weight2.shape[0]), np.float32)
     transpose(layers.weight2, turned)
+    # It is what reaches the seed too.
     of_sum1 = np.zeros_like(activations.sum1)
     add_product(of_sum2, turned, of_sum1)
     _cut(of_sum1, activations.hidden1, grads.bias1)

@@ -165,6 +165,7 @@ def _scaled(
     """Scale the columns by their gates, if the blueprint has any; a scale below 0 counts as 0, NaN stays."""
     if kind != _GATE:
         return x
+    # What was read stays, as other blueprints would read it.
     scaled = np.empty_like(x)
     for d in range(len(x)):
         gate = _ZERO if inner[d] <= _ZERO else inner[d]
