@@ -24,6 +24,7 @@ EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 # rescored is not what was recorded, and every later ratio is wrong as well.
 RATIO_TOLERANCE = 1e-4
 LINEAR_END = 0.2  # of the learning rate, in the last update
+MOMENT_DECAYS = (0.9, 0.999)  # Adam's β (Kingma and Ba 2015, arXiv 1412.6980)
 # For scaled rewards: below it differences are noise and are not blown up to 1.
 ADVANTAGE_SIGMA_FLOOR = 0.1
 
@@ -149,8 +150,8 @@ class Adam:
             [],
             [self.steps] * len(self.parameters),
             lr=learning_rate,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=MOMENT_DECAYS[0],
+            beta2=MOMENT_DECAYS[1],
             weight_decay=0.0,
             eps=self.eps,
             amsgrad=False,

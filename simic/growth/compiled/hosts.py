@@ -428,6 +428,30 @@ def _step(
 
 
 @njit(**INNER)
+def _seed_step(
+    rows: ModuleRows,
+    host: int,
+    grad: Array,
+    moves: bool,
+    settings: Settings,
+) -> Scalar:
+    """Step a seed where it lives, unless it is frozen; give the norm of its gradient."""
+    # A frozen seed has made no update: its bias corrections stand still.
+    if not moves:
+        return _norm(grad)
+    rows.step[host] += 1
+    return _step(
+        rows.param[host],
+        grad,
+        rows.mean[host],
+        rows.variance[host],
+        rows.step[host],
+        settings.seed_decay,
+        settings,
+    )
+
+
+@njit(**INNER)
 def _norm(grad: Array) -> Scalar:
     # One infinite number makes it infinite, NaN makes it NaN: both are statistics of a host.
     square = _ZERO
@@ -529,23 +553,15 @@ def _train_hosts(
             of_sum1 = _backward(layers, grads, activations, rows[n], labels[n])
             if kind != NO_SEED:
                 _seed_backward(kind, gain, seed, of_sum1, seed_grad)
-            # Both are clipped apart. A frozen seed has made no update: its bias corrections stand still.
+            # Both are clipped apart.
             host_rows.step[host] += 1
             measured.host_norms[host, n] = _step(
                 param, grad, mean, variance, host_rows.step[host], settings.host_decay, settings
             )
-            if kind != NO_SEED and frozen[host]:
-                measured.seed_norms[host, n] = _norm(seed_grad)
-            elif kind != NO_SEED:
-                seed_rows.step[host] += 1
-                measured.seed_norms[host, n] = _step(
-                    seed_rows.param[host],
-                    seed_grad,
-                    seed_rows.mean[host],
-                    seed_rows.variance[host],
-                    seed_rows.step[host],
-                    settings.seed_decay,
-                    settings,
+            if kind != NO_SEED:
+                moves = not frozen[host]
+                measured.seed_norms[host, n] = _seed_step(
+                    seed_rows, host, seed_grad, moves, settings
                 )
         # Seeds were changed where they live.
         _turn_back(param, host_rows.param[host], *widths[:3])
