@@ -11,13 +11,13 @@ from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-# Sums may be taken in another order, so that they use vector registers; NaN and infinity stay what they are.
 Array = NDArray[np.float32]
 # A float32, which type checkers take for several things.
 Scalar = Any
+# Sums may be taken in another order, so that they use vector registers; NaN and infinity stay what they are.
 FAST = {"reassoc", "contract", "arcp", "nsz", "afn"}
 OPTIONS = {"fastmath": FAST, "error_model": "numpy"}
-# Of functions that only compiled ones call: half of the time to compile is what Python would need to call them.
+# Of functions that only compiled ones call: what Python would need to call them takes time to compile.
 INNER = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 _ZERO = np.float32(0)
@@ -162,7 +162,6 @@ def _tile_of(rows: int, vectors: int) -> Callable[..., None]:
     return add_tile
 
 
-# Tiles by their size, as far as rows and columns go.
 # Four rows use each number of b four times.
 _ROWS = 4
 _add_tile = _tile_of(_ROWS, 2)
@@ -300,7 +299,7 @@ def tanh(x: Scalar) -> Scalar:
 
 @njit(inline="always", **INNER)
 def sin_cos(x: Scalar) -> tuple[Scalar, Scalar]:
-    """Compute sine and cosine of a float32 within ±10⁴."""
+    """Compute sine and cosine of a float32, to 5e-6 within ±60."""
     # What remains of the angle, within ±π / 4.
     n = np.floor(x * _HALF_PIS + _HALF)
     r = x - n * _P0 - n * _P1 - n * _P2

@@ -143,42 +143,30 @@ def _layers(row: Array, widths: Widths) -> _Layers:
 
 @njit(**INNER)
 def _turn(
-    row: Array,
-    turned: Array,
-    columns: int,
-    units1: int,
-    units2: int,
+    source: Array,
+    target: Array,
+    widths: Widths,
+    rows1: int,
+    rows2: int,
 ) -> None:
-    """Copy a row of a host with its first two weights turned from ``[outputs, inputs]``."""
+    """Copy a row of a host with its first two weights turned; they have ``rows1`` and ``rows2`` rows in the source."""
     # Biases and the third weight stay as they are.
-    copy(row, turned)
-    first = columns * units1
-    second = first + units1
-    third = second + units1 * units2
-    transpose(row[:first].reshape(units1, columns), turned[:first].reshape(columns, units1))
-    transpose(
-        row[second:third].reshape(units2, units1), turned[second:third].reshape(units1, units2)
-    )
+    copy(source, target)
+    first = widths.columns * widths.units1
+    second = first + widths.units1
+    third = second + widths.units1 * widths.units2
+    _turn_matrix(source[:first], target[:first], rows1)
+    _turn_matrix(source[second:third], target[second:third], rows2)
 
 
 @njit(**INNER)
-def _turn_back(
-    turned: Array,
-    row: Array,
-    columns: int,
-    units1: int,
-    units2: int,
+def _turn_matrix(
+    source: Array,
+    target: Array,
+    rows: int,
 ) -> None:
-    """Copy a row as it was before ``_turn``."""
-    # All of it, then the turned weights over it.
-    copy(turned, row)
-    first = columns * units1
-    second = first + units1
-    third = second + units1 * units2
-    transpose(turned[:first].reshape(columns, units1), row[:first].reshape(units1, columns))
-    transpose(
-        turned[second:third].reshape(units1, units2), row[second:third].reshape(units2, units1)
-    )
+    columns = len(source) // rows
+    transpose(source.reshape(rows, columns), target.reshape(columns, rows))
 
 
 @njit(**INNER)
@@ -528,9 +516,9 @@ def _train_hosts(
     activations = _activations(samples, widths)
     for host in hosts:
         # The host, its rows of this epoch, and its seed.
-        _turn(host_rows.param[host], param, *widths[:3])
-        _turn(host_rows.mean[host], mean, *widths[:3])
-        _turn(host_rows.variance[host], variance, *widths[:3])
+        _turn(host_rows.param[host], param, widths, widths.units1, widths.units2)
+        _turn(host_rows.mean[host], mean, widths, widths.units1, widths.units2)
+        _turn(host_rows.variance[host], variance, widths, widths.units1, widths.units2)
         _gather(order[host], x, y, rows, labels)
         acts = kind != NO_SEED and not math.isnan(alphas[host])
         gain = gain_of(kind) * (alphas[host] if acts else _ONE)
@@ -564,9 +552,9 @@ def _train_hosts(
                     seed_rows, host, seed_grad, moves, settings
                 )
         # Seeds were changed where they live.
-        _turn_back(param, host_rows.param[host], *widths[:3])
-        _turn_back(mean, host_rows.mean[host], *widths[:3])
-        _turn_back(variance, host_rows.variance[host], *widths[:3])
+        _turn(param, host_rows.param[host], widths, widths.columns, widths.units1)
+        _turn(mean, host_rows.mean[host], widths, widths.columns, widths.units1)
+        _turn(variance, host_rows.variance[host], widths, widths.columns, widths.units1)
 
 
 @njit(**INNER)
@@ -606,7 +594,7 @@ def _evaluate_hosts(
     layers = _layers(param, widths)
     number = x.shape[1]
     for host in hosts:
-        _turn(host_param[host], param, *widths[:3])
+        _turn(host_param[host], param, widths, widths.units1, widths.units2)
         # Which of its two networks any configuration asks for.
         grown = on[:, host].any()
         bare = not on[:, host].all()

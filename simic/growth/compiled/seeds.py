@@ -362,6 +362,16 @@ def _pairs(
 
 
 @njit(**INNER)
+def _square_lengths(x: Array) -> Array:
+    # Of all rows side by side.
+    lengths = np.zeros(x.shape[1], np.float32)
+    for d in range(len(x)):
+        for b in range(len(lengths)):
+            lengths[b] += x[d, b] * x[d, b]
+    return lengths
+
+
+@njit(**INNER)
 def _radial(
     x: Array,
     fitted: Array,
@@ -372,10 +382,7 @@ def _radial(
     centres = fitted[: _CENTRES * columns].reshape(_CENTRES, columns)
     factor = -_ONE / fitted[_CENTRES * columns]
     # ‖x‖², and x · c as one product.
-    lengths = np.zeros(rows, np.float32)
-    for d in range(columns):
-        for b in range(rows):
-            lengths[b] += x[d, b] * x[d, b]
+    lengths = _square_lengths(x)
     clear(f)
     add_product(centres, x, f)
     # Rounding must not make a distance negative; far centres would be denormal.
@@ -420,10 +427,7 @@ def _sort(x: Array, f: Array) -> None:
 @njit(**INNER)
 def _directions(x: Array, f: Array) -> None:
     columns, rows = x.shape
-    lengths = np.zeros(rows, np.float32)
-    for d in range(columns):
-        for b in range(rows):
-            lengths[b] += x[d, b] * x[d, b]
+    lengths = _square_lengths(x)
     # A row of zeros has no direction: it stays 0.
     for b in range(rows):
         length = np.float32(math.sqrt(lengths[b]))
