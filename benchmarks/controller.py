@@ -47,7 +47,6 @@ def trained(tree: Params, work: Path, seed: int, base: Workspace) -> Workspace:
                 shutil.copytree(base.prepared, copy, dirs_exist_ok=True)
         # The evaluation compares with a headroom on the same hosts.
         shutil.copy(base.headroom, workspace.headroom)
-        # They are published when a training ends: until then the same call goes on with it.
         if not workspace.checkpoints.exists():
             stages.train(tree.model_copy(update={"rng_seed": seed}), workspace)
         stages.evaluate(tree, workspace)
@@ -106,15 +105,8 @@ def summary(
         table["random_search"] = [round(score, 2) for score in standings.random_search]
         units = endpoints.rows_of_tasks(headroom, group)
 
-        # Units are bound here: the name alone would mean those of the last group.
         def scores(accuracy: Any, sizes: Any, units: list[list[int]] = units) -> Values:
-            """Score networks on the tasks of the group.
-
-            Args:
-                accuracy: on the test split, in points, by host.
-                sizes: parameters of the networks.
-                units: rows of each task.
-            """
+            """Score networks on the tasks of the group."""
             points = endpoints.scores(
                 np.array(accuracy), np.array(sizes, dtype=np.float64), headroom
             )
@@ -123,7 +115,6 @@ def summary(
         # Each policy of all training seeds, on the same tasks as the common schedule and the rule.
         common = scores(headroom.test_pct, headroom.params)[:, headroom.common]
         rule = headroom.policies[standings.rule] if standings.rule else None
-        # Params decide which policies are evaluated.
         for name in [policy for policy in POLICIES if policy in evaluations[0]]:
             values = np.stack(
                 [

@@ -177,7 +177,7 @@ def _scaling(numbers: Found) -> list[str]:
         rows.append(
             (
                 f"{row['hosts']:,}",
-                str(row["processes"]),
+                str(row["cores"]),
                 f"{row['seconds']:.1f}",
                 f"{rate:.0f}",
                 f"{update:.0f} %",
@@ -185,7 +185,7 @@ def _scaling(numbers: Found) -> list[str]:
         )
     head = (
         "hosts",
-        "processes",
+        "cores",
         "seconds of an iteration",
         "trainings per core-second",
         "of it the PPO update",
@@ -195,7 +195,7 @@ def _scaling(numbers: Found) -> list[str]:
         "",
         "`python -m benchmarks.scaling`: one iteration of the default run with episodes of "
         f"{numbers['epochs']} epochs:",
-        "every host is trained, validated and decided for, then PPO learns from it. One thread a process.",
+        "every host is trained, validated and decided for, then PPO learns from it.",
         "",
         *table(head, rows),
     ]

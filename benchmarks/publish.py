@@ -120,7 +120,7 @@ Use: `simic grow DATA --policy {publication.suite}`, or without `--policy` where
 One training, rng_seed {run.manifest.params["rng_seed"]}: {train.iterations} iterations of {train.envs} \
 hosts; kept is iteration {run.learned.iteration}. \
 Cost: {run.evaluation.controller_trainings} host trainings, validation included, in {run.minutes:.1f} \
-minutes on {machine.device} ({machine.cpu_capability}, {machine.processes} processes, torch \
+minutes on {machine.device} ({machine.cpu_capability}, {machine.cores} cores, torch \
 {machine.libraries["torch"]}). The common schedule was the best of {len(headroom.schedules)} on tasks of \
 training, which cost {headroom.common_cost} host trainings more.
 

@@ -153,14 +153,12 @@ def main() -> None:
     # Rules that come with simic are not tuned again.
     if tuned is None:
         ground = open_ground()
-        with closing(ground.env):
-            tuned = tune(tree, ground, show_progress)
+        tuned = tune(tree, ground, show_progress)
         rules.PUBLISHED.mkdir(parents=True, exist_ok=True)
         durable.replace_file(rules.PUBLISHED / f"{suite}.json", tuned.to_json().encode())
     # The choosers' trainings are counted apart.
     ground = open_ground()
-    with closing(ground.env):
-        learned, cost = choosers.learn(ground, show_progress)
+    learned, cost = choosers.learn(ground, show_progress)
 
     def actors(env: GrowthEnv) -> dict[str, Actor]:
         # For each environment anew: an actor remembers its episode.

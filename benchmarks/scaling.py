@@ -1,9 +1,9 @@
-"""Measure host trainings per core-second of the default run, by number of hosts and processes.
+"""Measure host trainings per core-second of the default run, by number of hosts and cores.
 
-    python -m benchmarks.scaling [--hosts 256 1024 4096] [--processes 1 2] [--epochs 12] [--out FILE.json] [-S K=V]
+    python -m benchmarks.scaling [--hosts 256 1024 4096] [--cores 1 2] [--epochs 12] [--out FILE.json] [-S K=V]
 
 Two iterations for each row, of which the second is timed: its episodes (hosts trained, validated and decided for) and
-the PPO update that follows. One thread a process. Other work on the machine makes it slower: the load is recorded.
+the PPO update that follows. Other work on the machine makes it slower: the load is recorded.
 """
 
 import tempfile
@@ -20,17 +20,17 @@ from simic.telemetry import timing
 RESULT = page.RESULTS / "scaling.json"
 
 
-def settings(hosts: int, processes: int, epochs: int) -> list[str]:
+def settings(hosts: int, cores: int, epochs: int) -> list[str]:
     """List the overrides of a run of two iterations.
 
     Args:
         hosts: of an iteration.
-        processes: that share them, with one thread each.
+        cores: that share them.
         epochs: of an episode.
     """
     return [
         f"train.envs={hosts}", f"train.episode_steps={epochs}", "train.iterations=2", "train.horizon=2",
-        "train.validate_every=2", "runtime.device=cpu", f"runtime.processes={processes}", "runtime.threads=1",
+        "train.validate_every=2", "runtime.device=cpu", f"runtime.cores={cores}", "runtime.threads=1",
         "runtime.progress=none",
     ]  # fmt: skip
 
@@ -43,24 +43,24 @@ def measure(tree: params.Params, prepared: Path) -> dict[str, Any]:
         # They are only read, so a link will do.
         place.prepared.symlink_to(prepared.resolve())
         stages.train(tree, place)
-        # The first iteration imports, allocates and starts processes.
+        # The first iteration imports, allocates, and measures alignments.
         last = timing.read(place.telemetry / timing.TIMING_FILE)[-1]
     seconds = last.collect_seconds + last.update_seconds
     hosts = tree.train.envs
-    processes = int(tree.runtime.processes)
+    cores = int(tree.runtime.cores)
     return {
         "hosts": hosts,
-        "processes": processes,
+        "cores": cores,
         "seconds": seconds,
         "update_seconds": last.update_seconds,
-        "trainings_per_core_second": hosts / seconds / processes,
+        "trainings_per_core_second": hosts / seconds / cores,
     }
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = page.parser(__doc__, RESULT)
     parser.add_argument("--hosts", type=int, nargs="+", default=[256, 1024, 4096])
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--epochs", type=int, default=12, help="of an episode")
     parser.add_argument("-S", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args(arguments)
@@ -69,10 +69,10 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Workspace(Path(folder))
         stages.prepare(params.load(Path("params.yaml"), options.overrides), data)
-        for hosts, processes in product(options.hosts, options.processes):
-            changes = [*settings(hosts, processes, options.epochs), *options.overrides]
+        for hosts, cores in product(options.hosts, options.cores):
+            changes = [*settings(hosts, cores, options.epochs), *options.overrides]
             rows.append(measure(params.load(Path("params.yaml"), changes), data.prepared))
-            print(f"{hosts} hosts, {processes} processes: {rows[-1]['seconds']:.1f} s", flush=True)
+            print(f"{hosts} hosts, {cores} cores: {rows[-1]['seconds']:.1f} s", flush=True)
     report = {"epochs": options.epochs, "overrides": options.overrides, "rows": rows}
     page.write_result(options.out, report)
     print(*page.SECTIONS["scaling"](report), sep="\n")

@@ -5,7 +5,6 @@ A rule is scored in an episode of every length that is measured.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Self
@@ -109,9 +108,9 @@ class Ground:
         """
         actors = list[HandRules]()
 
-        def episode(rows: Tensor) -> Callable[[], Tensor]:
+        def episode(rows: Tensor) -> Tensor:
             actors.append(make(rows))
-            return partial(self._played, actors[-1], hosts[rows])
+            return self._played(actors[-1], hosts[rows])
 
         self.trainings += len(hosts)
         return in_populations(self.env, len(hosts), episode, progress), actors

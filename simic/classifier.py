@@ -233,5 +233,5 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
 def _params(rng_seed: int) -> Params:
     tree = Params(rng_seed=rng_seed)
     # Quiet, on the CPU and in one process: a library leaves the machine to its caller.
-    runtime = tree.runtime.model_copy(update={"progress": "none", "processes": 1, "device": "cpu"})
+    runtime = tree.runtime.model_copy(update={"progress": "none", "cores": 1, "device": "cpu"})
     return tree.model_copy(update={"runtime": runtime})

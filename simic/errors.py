@@ -27,7 +27,9 @@ class DecisionFault(SimicError):
     """The masks leave no choice, the policy's logits are not finite, or an action was played that the masks forbid."""
 
 
-MEMORY_KEYS = "runtime.processes, train.envs, train.batch_size or train.host"  # that decide how much a run takes
+MEMORY_KEYS = (
+    "runtime.cores, train.envs, train.batch_size or train.host"  # that decide how much a run takes
+)
 
 # Remedies of what the machine refuses; any other OSError is a defect of ours, and keeps its traceback.
 REMEDIES = {

@@ -450,9 +450,9 @@ class Runtime(Tree):
     """Settings of this machine: no stage's parameter, never in a fingerprint."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    # Processes that share the hosts on a CPU, and threads of each; "auto": a process of one thread for each core. With
-    # CUDA there is one, and torchrun starts one for each GPU.
-    processes: Workers | Literal["auto"] = "auto"
+    # Cores that work at once on a CPU, and threads of a single operation of torch; "auto": all cores, with one thread
+    # each. With CUDA torchrun starts a process for each GPU.
+    cores: Workers | Literal["auto"] = "auto"
     threads: Workers | Literal["auto"] = "auto"
     backend: Literal["auto", "loop", "vmap"] = "auto"
     checkpoint_every: Count = 1

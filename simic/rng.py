@@ -7,6 +7,7 @@ hosts, on any device, and after any resume. The mixer is the finaliser of SplitM
 """
 
 import math
+from collections.abc import Callable
 from enum import IntEnum
 from functools import lru_cache
 
@@ -14,12 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simic.threads import share
+
 Counter = int | Tensor
 
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
+# Of a CPU's cache: 256 KB.
+WORDS_AT_ONCE = 2**15
 
 
 class Purpose(IntEnum):
@@ -147,7 +152,11 @@ def bits(stream: Tensor, shape: tuple[int, ...] = (), first: int = 0) -> Tensor:
 
 def uniform(stream: Tensor, shape: tuple[int, ...] = (), first: int = 0) -> Tensor:
     """Draw float32 in [0, 1) ``[*stream.shape, *shape]``: the top 24 bits, so every value is exact."""
-    return _shift_right(bits(stream, shape, first), 40).to(torch.float32) * 2.0**-24
+
+    def draw(part: Tensor) -> Tensor:
+        return _shift_right(bits(part, shape, first), 40).to(torch.float32) * 2.0**-24
+
+    return _by_parts(draw, stream, shape)
 
 
 def normal(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
@@ -162,9 +171,22 @@ def permutation(stream: Tensor, n: int) -> Tensor:
     # Each number in the low bits of a random word: sorted words are then in the same order on every device, and to sort
     # values takes a third of the time that an argsort does.
     low = (1 << (n - 1).bit_length()) - 1 if n else 0
-    words = (bits(stream, (n,)) & ~low) | torch.arange(n, device=stream.device)
-    if words.device.type == "cpu":
-        words.numpy().sort(axis=-1)
-    else:
-        words = words.sort(dim=-1).values
-    return words & low
+
+    def draw(part: Tensor) -> Tensor:
+        words = (bits(part, (n,)) & ~low) | torch.arange(n, device=part.device)
+        if words.device.type == "cpu":
+            words.numpy().sort(axis=-1)
+        else:
+            words = words.sort(dim=-1).values
+        return words & low
+
+    return _by_parts(draw, stream, (n,))
+
+
+def _by_parts(draw: Callable[[Tensor], Tensor], stream: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Draw numbers ``[*stream.shape, *shape]``: on a CPU so many streams at once that their words stay in its cache."""
+    streams = max(1, WORDS_AT_ONCE // max(1, math.prod(shape)))
+    if stream.device.type != "cpu" or stream.numel() <= streams:
+        return draw(stream)
+    drawn = share(draw, stream.reshape(-1).split(streams))
+    return torch.cat(drawn).view(*stream.shape, *shape)

@@ -41,7 +41,7 @@ class Sealed(NamedTuple):
 
 # Shared by several stages: what plays episodes, and what hosts are made of.
 _HOSTS = ("agent", "data/batches.py", "durable.py", "envs", "program.py")
-_BASE = ("growth", "rng.py", "transfer.py")
+_BASE = ("growth", "rng.py", "threads.py", "transfer.py")
 _MEASURING = (
     "checkpoint", "episodes", "growth_task", "learned", "machine", "task", "worker_layout",
 )  # fmt: skip
@@ -57,7 +57,7 @@ STAGES: dict[str, Sealed] = {
             *("data/suites", "data/tasks.py", "durable.py"),
             *("agent/checked_env.py", "agent/gym_adapter.py", "agent/spec.py"),
             *("envs/__init__.py", "envs/gym_env.py"),
-            *("rng.py", "transfer.py"),
+            *("rng.py", "threads.py", "transfer.py"),
         ),
         params=("rng_seed", "extensions", "prepare"),
         reads=(),

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from simic import threads
+
 CPU = torch.device("cpu")
 _BLAS = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -47,6 +49,7 @@ def _set_start_method(value: str | None) -> None:
 # Settings of the process that growing changes: how each is read, and how it is put back.
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "threads": (torch.get_num_threads, torch.set_num_threads),
+    "cores": (threads.count, threads.set_count),
     "type": (torch.get_default_dtype, torch.set_default_dtype),
     "mode": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     "fill": (

@@ -18,8 +18,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from simic import cli
-from simic.growth.batch import shards
+from simic import cli, threads
 from simic.training import worker_layout
 from tests.helpers import FORKING
 
@@ -80,21 +79,19 @@ def no_global_rng() -> Callable[[], AbstractContextManager]:
 def fast_starts() -> Iterator[None]:
     """Fork the fresh processes of simic from one that has imported what they need: imports take each five seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (shards, worker_layout):
-            forking = SimpleNamespace(
-                get_context=lambda method: FORKING,
-                active_children=multiprocessing.active_children,
-                parent_process=multiprocessing.parent_process,
-            )
-            patch.setattr(module, "multiprocessing", forking)
+        forking = SimpleNamespace(
+            get_context=lambda method: FORKING,
+            active_children=multiprocessing.active_children,
+            parent_process=multiprocessing.parent_process,
+        )
+        patch.setattr(worker_layout, "multiprocessing", forking)
         yield
 
 
 @pytest.fixture
 def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start processes as a user's run does."""
-    for module in (shards, worker_layout):
-        monkeypatch.setattr(module, "multiprocessing", multiprocessing)
+    monkeypatch.setattr(worker_layout, "multiprocessing", multiprocessing)
 
 
 @pytest.fixture(autouse=True)
@@ -115,9 +112,10 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def process_settings() -> Iterator[None]:
     """A training session sets threads and determinism for the process; other tests must not inherit that."""
-    threads = torch.get_num_threads()
+    of_operation = torch.get_num_threads()
     yield
-    torch.set_num_threads(threads)
+    torch.set_num_threads(of_operation)
+    threads.set_count(1)
     torch.use_deterministic_algorithms(False)
     torch.utils.deterministic.fill_uninitialized_memory = True
 

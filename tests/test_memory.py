@@ -23,7 +23,7 @@ def test_an_error_of_memory_names_what_to_lower(
     [line] = capsys.readouterr().err.splitlines()
     assert (
         "out of memory" in line
-        and "lower runtime.processes, train.envs, train.batch_size or train.host" in line
+        and "lower runtime.cores, train.envs, train.batch_size or train.host" in line
     )
 
 

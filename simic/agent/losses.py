@@ -1,5 +1,6 @@
 """The losses of PPO on a minibatch, and which of its rows count for which head."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -138,6 +139,17 @@ class Losses:
     loss: Tensor
     sums: dict[str, Tensor]
     peaks: dict[str, Tensor]
+
+    @classmethod
+    def of_pieces(cls, pieces: "Sequence[Losses]") -> "Losses":
+        """Join those of the pieces of a minibatch."""
+        first, *others = pieces
+        sums, peaks, loss = dict(first.sums), dict(first.peaks), first.loss
+        for other in others:
+            loss = loss + other.loss
+            sums = {name: value + other.sums[name] for name, value in sums.items()}
+            peaks = {name: torch.maximum(value, other.peaks[name]) for name, value in peaks.items()}
+        return cls(loss, sums, peaks)
 
     def reduced(self, reduce: Reduce) -> "Losses":
         """Combine those of all processes, in one exchange for the sums and one for the peaks; the loss stays."""

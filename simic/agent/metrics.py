@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from simic.agent.policy import Rescoring
 from simic.agent.rollout import Rollout
 from simic.transfer import Reduce, alone, as_one
 
@@ -187,11 +186,11 @@ def _peak(values: Sequence[float]) -> float:
 
 
 @torch.no_grad()
-def health(rescoring: Rescoring, valid: Tensor, reduce: Reduce = alone) -> dict[str, Tensor]:
+def health(hidden: Tensor, valid: Tensor, reduce: Reduce = alone) -> dict[str, Tensor]:
     """Measure growth and saturation of the core's output on one minibatch of all processes.
 
     Args:
-        rescoring: With the core's outputs ``[T, N, H]``.
+        hidden: The core's outputs ``[T, N, H]``.
         valid: Bool ``[T, N]``; other rows count nothing.
         reduce: Combines a tensor of all processes.
 
@@ -199,10 +198,10 @@ def health(rescoring: Rescoring, valid: Tensor, reduce: Reduce = alone) -> dict[
         ``hidden_growth`` and ``hidden_saturated``, scalars; see ``UpdateMetrics``.
     """
     # A memory that only grows forgets nothing, and one whose units are saturated passes no gradient back in time.
-    weight = valid[..., None].to(rescoring.hidden.dtype)
-    cells = reduce(rescoring.hidden.shape[-1] * weight.sum(dim=(1, 2)), "sum")  # per step
-    square = reduce((rescoring.hidden.square() * weight).sum(dim=(1, 2)), "sum")
-    saturated = reduce(((rescoring.hidden.abs() > SATURATED) * weight).sum(), "sum")
+    weight = valid[..., None].to(hidden.dtype)
+    cells = reduce(hidden.shape[-1] * weight.sum(dim=(1, 2)), "sum")  # per step
+    square = reduce((hidden.square() * weight).sum(dim=(1, 2)), "sum")
+    saturated = reduce(((hidden.abs() > SATURATED) * weight).sum(), "sum")
     rms = (square / cells.clamp(min=1)).sqrt()
     # The last step at which any row was valid: episodes may end early.
     last = (torch.arange(len(cells), device=cells.device) * (cells > 0)).max()

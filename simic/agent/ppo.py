@@ -4,8 +4,9 @@ The file follows an update: advantages → step → the loop over minibatches. R
 computed in ``losses``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from simic.agent.metrics import Log, UpdateMetrics, health, scales
 from simic.agent.policy import ActorCritic, Rescoring, part_of, refuse_mismatch
 from simic.agent.rollout import Rollout, single_step_ids
 from simic.errors import SimicError
+from simic.threads import share
 from simic.transfer import Reduce, alone, as_one, upload
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
@@ -24,6 +26,8 @@ EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 # rescored is not what was recorded, and every later ratio is wrong as well.
 RATIO_TOLERANCE = 1e-4
 LINEAR_END = 0.2  # of the learning rate, in the last update
+# Steps of a minibatch from which on two threads are faster than one (docs/history/experiments.md).
+LEAST_SHARED = 2048
 MOMENT_DECAYS = (0.9, 0.999)  # Adam's β (Kingma and Ba 2015, arXiv 1412.6980)
 # For scaled rewards: below it differences are noise and are not blown up to 1.
 ADVANTAGE_SIGMA_FLOOR = 0.1
@@ -180,6 +184,17 @@ class Adam:
 # Update: minibatches → losses → step or stop.
 
 
+Piece = tuple[Rollout, HeadUsage]  # rows of a minibatch, and where they count
+
+
+class PieceLearned(NamedTuple):
+    """What a piece of a minibatch says: its losses, their gradient by parameter, and the core's outputs."""
+
+    losses: Losses
+    gradients: Sequence[Tensor]
+    hidden: Tensor  # [T, N, H]
+
+
 class StepVerdict(NamedTuple):
     """What becomes of a minibatch, bool scalars on the device, equal in all processes."""
 
@@ -272,23 +287,21 @@ class PPO:
         # ``alive`` turns False when the divergence ends the update. The first minibatch is kept, to measure the
         # divergence of the whole update afterwards.
         alive = torch.ones((), dtype=torch.bool, device=rollout.valid.device)
-        probe: tuple[Rollout, HeadUsage] | None = None
+        probe: list[Piece] = []
         for epoch, positions in self._minibatches(
             env_ids, all_env_ids.sort().values, iteration, usage.minibatches
         ):
-            # A minibatch under the present weights.
-            envs = upload(positions, rollout.valid.device)
-            batch = rollout.select(envs)
-            batch_usage = usage.select(envs)
-            rescoring = self.rescore(batch, batch_usage)
-            if probe is None:
-                probe = batch, batch_usage
-                log.once |= health(rescoring, batch.valid, self.reduce)
-
-            # Its loss and gradient. What the verdict reads is summed over processes, so that all give the same one.
-            minibatch = losses(rescoring, batch, batch_usage, self.settings, coefs)
-            norms = self._backward(minibatch.loss)
-            minibatch = minibatch.reduced(self.reduce)
+            # A minibatch's loss and gradient under the present weights. What the verdict reads is summed over
+            # processes, so that all give the same one.
+            pieces = self._pieces(rollout, usage, upload(positions, rollout.valid.device))
+            learned = share(lambda piece: self._learn(*piece, coefs), pieces)
+            if not probe:
+                probe = pieces
+                hidden = torch.cat([part.hidden for part in learned], dim=1)
+                valid = torch.cat([batch.valid for batch, _ in pieces], dim=1)
+                log.once |= health(hidden, valid, self.reduce)
+            minibatch = Losses.of_pieces([part.losses for part in learned]).reduced(self.reduce)
+            norms = self._gradients([part.gradients for part in learned])
 
             # Step, stop or skip. Gradients are clipped by their common norm: divided by norm / maximum where above 1.
             verdict = self._verdict(minibatch, norms[-1], alive)
@@ -301,9 +314,8 @@ class PPO:
                 break
 
         # How far the whole update moved the policy.
-        assert probe is not None
         log.once |= {
-            "update_kl": self._divergence(*probe),
+            "update_kl": self._divergence(probe),
             "samples": usage.rows,
             "samples_by_head": usage.choice_rows,
         }
@@ -381,14 +393,27 @@ class PPO:
             usage.choice if usage and self.rows_are_known else None,
         )
 
-    def _backward(self, loss: Tensor) -> Tensor:
-        """Hand the optimizer the gradients, summed over processes in one exchange; return their norms before clipping,
-        by part of the policy with the total last. Parameters that the loss does not reach have 0.
+    def _pieces(self, rollout: Rollout, usage: HeadUsage, envs: Tensor) -> list[Piece]:
+        """Cut a minibatch in two where that is worth a thread; by its size alone, so that sums have one order."""
+        is_large = len(envs) * len(rollout.valid) >= LEAST_SHARED
+        parts = envs.tensor_split(2) if is_large and self.reads_are_free else (envs,)
+        return [(rollout.select(part), usage.select(part)) for part in parts]
+
+    def _learn(self, batch: Rollout, usage: HeadUsage, coefs: float | Tensor) -> PieceLearned:
+        """Compute losses and gradients; parameters that the loss does not reach have 0."""
+        rescoring = self.rescore(batch, usage)
+        part = losses(rescoring, batch, usage, self.settings, coefs)
+        gradients = torch.autograd.grad(
+            part.loss, self.adam.parameters, allow_unused=True, materialize_grads=True
+        )
+        return PieceLearned(part, gradients, rescoring.hidden.detach())
+
+    def _gradients(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
+        """Hand the optimizer the gradients, summed over pieces, and over processes in one exchange; return their norms
+        before clipping, by part of the policy with the total last.
         """
         # Processes sum: each loss is already a share of the whole, divided by the rows of all.
-        gradients = torch.autograd.grad(
-            loss, self.adam.parameters, allow_unused=True, materialize_grads=True
-        )
+        gradients = [reduce(torch.add, of_pieces) for of_pieces in zip(*parts, strict=True)]
         if self.reduce is not alone:
             gradients = as_one(gradients, lambda flat: self.reduce(flat, "sum"))
         for parameter, gradient in zip(self.adam.parameters, gradients, strict=True):
@@ -409,14 +434,18 @@ class PPO:
         return StepVerdict(step=alive & finite & ~diverged, stop=diverged & finite, finite=finite)
 
     @torch.no_grad()
-    def _divergence(self, batch: Rollout, usage: HeadUsage) -> Tensor:
+    def _divergence(self, pieces: Sequence[Piece]) -> Tensor:
         """Estimate KL(acting ‖ present) of whole actions on a minibatch, in nats."""
-        # Limited as in the loss: one action with an infinite ratio would hide all others.
-        log_ratio = torch.where(
-            usage.relevant, self.rescore(batch, usage).log_probs - batch.log_probs, 0.0
-        )
-        kl = k3(log_ratio.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)).sum()
-        total = self.reduce(torch.stack((kl, batch.valid.sum().to(kl.dtype))), "sum")
+
+        def measured(piece: Piece) -> Tensor:
+            batch, usage = piece
+            # Limited as in the loss: one action with an infinite ratio would hide all others.
+            difference = self.rescore(batch, usage).log_probs - batch.log_probs
+            log_ratio = torch.where(usage.relevant, difference, 0.0)
+            kl = k3(log_ratio.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)).sum()
+            return torch.stack((kl, batch.valid.sum().to(kl.dtype)))
+
+        total = self.reduce(torch.stack(share(measured, pieces)).sum(dim=0), "sum")
         return total[0] / total[1].clamp(min=1)
 
     def anneal_over(self, updates: int) -> None:

@@ -143,15 +143,14 @@ def _checkpoint(run: RunRecord, files: RunFiles, name: str) -> Checkpoint:
     return checkpoint
 
 
-def _as_recorded(params: Params, machine: Machine, processes: int) -> Params:
-    """Take over the settings of the machine of the run, except numbers of processes, an environment's included."""
-    # Threads, tf32 and backend change the last bits; processes do not, so that another number of them is a stronger
-    # proof.
+def _as_recorded(params: Params, machine: Machine, cores: int) -> Params:
+    """Take over the settings of the machine of the run, except the number of cores, and an environment's processes."""
+    # Threads, tf32 and backend change the last bits; cores do not, so that another number of them is a stronger proof.
     settings = {
         "threads": machine.threads,
         "tf32": machine.tf32,
         "backend": machine.backend,
-        "processes": processes,
+        "cores": cores,
         "device": "cpu" if machine.device == "cpu" else "auto",
     }
     changes: dict[str, object] = {"runtime": params.runtime.model_copy(update=settings)}
@@ -175,15 +174,14 @@ def _training(run: RunRecord, files: RunFiles) -> Attempt:
         raise SimicError(
             "training moved to another machine after the iteration whose state was kept"
         )
-    # Another number of processes than trained, where there are groups to share.
+    # Another number of cores than trained.
     trained_on = manifest.machine
-    groups = -(-run.params.train.envs // trained_on.group)
-    processes = 1 if trained_on.processes > 1 else min(2, groups)
-    params = _as_recorded(run.params, trained_on, processes)
+    cores = 1 if trained_on.cores > 1 else 2
+    params = _as_recorded(run.params, trained_on, cores)
     return Attempt(
         play=partial(replay_iteration, params, files, iteration, manifest),
         recorded=_recorded_iteration(run, iteration),
-        subject=f"iteration {iteration + 1} in {processes} process(es), trained in {trained_on.processes}",
+        subject=f"iteration {iteration + 1} on {cores} core(s), trained on {trained_on.cores}",
     )
 
 
@@ -260,8 +258,8 @@ def _evaluation(run: RunRecord, files: RunFiles) -> Attempt:
     sample = int(
         rng.bits(rng.key(run.params.rng_seed, rng.Purpose.KEPT_ITERATION, iteration), (1,))
     )
-    # One process: the sample is what one process computed together, and its last bits depend on that.
-    params = _as_recorded(run.params, evaluation.machine, processes=1)
+    # The sample is what was computed together, and its last bits depend on that.
+    params = _as_recorded(run.params, evaluation.machine, cores=1)
     if run.gym is not None:
         seeds = replay_evaluation.chosen_episodes(params, sample)
         return Attempt(

@@ -190,22 +190,21 @@ def replay_hosts(
     def keep(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         turns.append(Turn(situation, action, reward, info))
 
-    with closing(env):
-        # Play.
-        policies = actors(params, env, learned)
-        group = InGroup([policies[name] for name in population.policies], population)
-        host_ids = torch.tensor([row % len(population.tasks) for row in rows])
-        tasks = torch.tensor(population.tasks)[host_ids]
-        play(env, group, EVALUATION_ITERATION, keep, tasks, host_ids, population.steps)
-        # Score the rows of each policy.
-        scores = committed(env, held_out.test)
-        values: Values = {}
-        for place, name in enumerate(population.policies):
-            if policy_rows := population.rows_of(place):
-                local = slice(policy_rows.start - rows.start, policy_rows.stop - rows.start)
-                policy_turns = [of_rows(turn, local) for turn in turns]
-                score = score_rows(env, local, policy_turns, scores[:, local])
-                values |= _columns(name, score, decisions(policy_turns))
+    # Play.
+    policies = actors(params, env, learned)
+    group = InGroup([policies[name] for name in population.policies], population)
+    host_ids = torch.tensor([row % len(population.tasks) for row in rows])
+    tasks = torch.tensor(population.tasks)[host_ids]
+    play(env, group, EVALUATION_ITERATION, keep, tasks, host_ids, population.steps)
+    # Score the rows of each policy.
+    scores = committed(env, held_out.test)
+    values: Values = {}
+    for place, name in enumerate(population.policies):
+        if policy_rows := population.rows_of(place):
+            local = slice(policy_rows.start - rows.start, policy_rows.stop - rows.start)
+            policy_turns = [of_rows(turn, local) for turn in turns]
+            score = score_rows(env, local, policy_turns, scores[:, local])
+            values |= _columns(name, score, decisions(policy_turns))
     return values
 
 

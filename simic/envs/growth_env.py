@@ -40,7 +40,6 @@ from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.forward import Backend
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
-from simic.growth.batch.shards import Shards
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import LIVE_STAGES, Events, advance, in_stages, prune_live, record
 from simic.growth.life.vocabulary import Action, Ramp, Slots, Stage
@@ -66,6 +65,7 @@ class GrowthEnv(VectorEnv):
         compose: Builds the population; faults are injected by passing another one.
         train_tasks: Tasks of training are so many first ones of the bank, in turn; by default all.
         kinds: Of which kind each task of the bank is (-1: none), for the critic alone.
+        group: Hosts that are computed together; by default all.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED, "render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -79,9 +79,10 @@ class GrowthEnv(VectorEnv):
         env_ids: Tensor | None = None,
         device: torch.device | str = "cpu",
         backend: Backend = "auto",
-        compose: Callable[..., Population | Shards] = Population,
+        compose: Callable[..., Population] = Population,
         train_tasks: int | None = None,
         kinds: Sequence[int] = (),
+        group: int | None = None,
     ) -> None:
         # Validation on other classes would be measured without an error, and mean nothing.
         if (dataset_train.classes, dataset_train.task_classes) != (
@@ -116,6 +117,7 @@ class GrowthEnv(VectorEnv):
             self.device,
             backend,
         )
+        self.population.group = group or self.num_envs
         # Tasks of the bank, and of which kind they are.
         self.tasks_in_bank = dataset_train.tasks
         self.kinds = tuple(kinds)
@@ -317,10 +319,6 @@ class GrowthEnv(VectorEnv):
         truncated = transition.ended & ~transition.terminal
         info = self._info(events, parts, cause, before.alive, replaced)
         return self._observe(), rewards.total(parts), transition.terminal, truncated, info
-
-    def close(self, **kwargs: object) -> None:
-        """End the processes that hold hosts, if there are others."""
-        self.population.close()
 
     def committed(self, test: Dataset) -> tuple[Tensor, Tensor]:
         """Measure accuracy (points) and loss ``[E]`` of hosts with FOSSILIZED seeds alone, on the test split."""

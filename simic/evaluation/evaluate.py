@@ -3,7 +3,6 @@ between the common schedule and the oracle, show the hosts on which it won and l
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +32,6 @@ from simic.evaluation.scoring import (
     decisions,
     of_rows,
     play_for_score,
-    rows_together,
 )
 from simic.evaluation.static_baselines import (
     Regime,
@@ -95,7 +93,7 @@ def evaluate(
 
     # Compare with the networks that the first policy ended with, and with all that headroom played.
     env = setup.env
-    evaluated_on = machine.describe(params.runtime, env.device, rows_together(env))
+    evaluated_on = machine.describe(params.runtime, env.device, env.population.group)
     scores = {name: performances[name].score for name in actors}
     learned = performances.get(LEARNED)
     first = next(iter(scores.values()))
@@ -159,9 +157,9 @@ def elsewhere(
         headroom: what needs no controller, with the same lengths and tasks.
     """
     # Episodes of other lengths need no other environment: the length is an argument of the episode.
-    with closing(EvaluationSetup.open(params, prepared, device)) as setup:
-        lengths = {name: other.epochs for name, other in headroom.others.items() if name != OUTSIDE}
-        scores = {name: _scores(setup, actors, epochs) for name, epochs in lengths.items()}
+    setup = EvaluationSetup.open(params, prepared, device)
+    lengths = {name: other.epochs for name, other in headroom.others.items() if name != OUTSIDE}
+    scores = {name: _scores(setup, actors, epochs) for name, epochs in lengths.items()}
     # Tasks from outside do: a host is built for one width. Each width runs in a process.
     widths = len(setup.held_out.outside)
     if widths:
@@ -189,8 +187,8 @@ def _outside(
     epochs: int,
     width: int,
 ) -> Scores:
-    with closing(EvaluationSetup.open(params, prepared, device, outside=width)) as setup:
-        return _scores(setup, actors, epochs)
+    setup = EvaluationSetup.open(params, prepared, device, outside=width)
+    return _scores(setup, actors, epochs)
 
 
 def _scores(setup: EvaluationSetup, actors: Actors, epochs: int) -> Scores:
@@ -211,12 +209,10 @@ def _from_the_start(
     )
     network = StaticNetwork("static_final", env.host, env.blueprints, from_the_start(final))
     training_flops = torch.tensor(score.training_flops, device=env.device)
-    with closing(
-        open_population(env.train, env.rng_seed, setup.runtime, network, hosts.ids, env.device)
-    ) as population:
-        at_epochs, at_flops = static_final(
-            population, regime, network.slots, training_flops, env.steps
-        )
+    population = open_population(
+        env.train, env.rng_seed, setup.runtime, network, hosts.ids, env.device
+    )
+    at_epochs, at_flops = static_final(population, regime, network.slots, training_flops, env.steps)
     return {"static_final, equal epochs": at_epochs, "static_final, equal FLOPs": at_flops}
 
 

@@ -7,7 +7,6 @@ slot's blueprint is taken away, and the memory is forgotten.
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -101,14 +100,12 @@ def explain(
 
     held_out = load_held_out(prepared, device)
     hosts = Hosts(torch.tensor([evaluation.rows[host]]), torch.tensor([host]), EVALUATION_ITERATION)
-    one_process = runtime.model_copy(update={"processes": 1})
+    one_core = runtime.model_copy(update={"cores": 1})
     splits = (held_out.train, held_out.val)
     witness = Witness(learned, step - 1)
-    with closing(
-        open_env(learned.train, evaluation.rng_seed, one_process, splits, hosts.ids, device)
-    ) as env:
-        blueprints = [item.name for item in env.blueprints]
-        turns = play_together(env, [witness], hosts, evaluation.episode_steps)
+    env = open_env(learned.train, evaluation.rng_seed, one_core, splits, hosts.ids, device)
+    blueprints = [item.name for item in env.blueprints]
+    turns = play_together(env, [witness], hosts, evaluation.episode_steps)
     turn = turns[step - 1]
     if not bool(turn.situation.alive[0]):
         raise SimicError(

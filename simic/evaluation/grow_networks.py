@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ from simic.evaluation.floors import (
 )
 from simic.evaluation.policies import BASELINES, refuse_other_host
 from simic.evaluation.scoring import Hosts, Turn, open_env, play_together
-from simic.growth.batch.shards import recovered
 from simic.growth.grown_network import GrownNetwork, grown_network
 from simic.params import Params
 from simic.progress import Progress
@@ -87,27 +86,21 @@ def grown_hosts(
     params = setup.params
     splits = (held_out.train, held_out.val)
     env_ids = torch.arange(hosts)
-    with closing(
-        open_env(params.train, params.rng_seed, params.runtime, splits, env_ids, setup.device)
-    ) as env:
-        # Who decides.
-        if isinstance(policy, Controller):
-            refuse_other_host(policy.learned, env.host)
-            actor = policy.learned.actor(greedy=True)
-        else:
-            actor = BASELINES[policy.name](env)
+    env = open_env(params.train, params.rng_seed, params.runtime, splits, env_ids, setup.device)
+    # Who decides.
+    if isinstance(policy, Controller):
+        refuse_other_host(policy.learned, env.host)
+        actor = policy.learned.actor(greedy=True)
+    else:
+        actor = BASELINES[policy.name](env)
 
-        # Grow, and take the best network out.
-        playing = Hosts(torch.zeros_like(env.env_ids), env.env_ids, GROW_ITERATION)
-        epochs = partial(progress, "grown, epochs")
-        turns = recovered(
-            env.population, lambda: play_together(env, [actor], playing, progress=epochs)
-        )
-        best = best_host(env, slice(0, hosts))
-        network = grown_network(
-            env.population, env.slots, best, committed=True, inputs=setup.inputs
-        )
-        yield GrownHosts(env, held_out, turns, network, time.perf_counter() - start)
+    # Grow, and take the best network out.
+    playing = Hosts(torch.zeros_like(env.env_ids), env.env_ids, GROW_ITERATION)
+    epochs = partial(progress, "grown, epochs")
+    turns = play_together(env, [actor], playing, progress=epochs)
+    best = best_host(env, slice(0, hosts))
+    network = grown_network(env.population, env.slots, best, committed=True, inputs=setup.inputs)
+    yield GrownHosts(env, held_out, turns, network, time.perf_counter() - start)
 
 
 def grow(

@@ -6,7 +6,6 @@ Nothing here depends on the controller, so one measurement serves every training
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +37,7 @@ from simic.evaluation.scoring import (
     EvaluationSetup,
     Hosts,
     decisions,
-    in_one_process,
+    on_one_core,
     open_env,
     play_for_score,
     play_together,
@@ -76,12 +75,12 @@ def measure(
         progress: hears how many host trainings are done.
     """
     policies = len(params.headroom.policies)
-    with closing(EvaluationSetup.open(params, prepared, device, policies)) as setup:
-        # Schedules are searched on tasks of training, and measured on all held-out tasks of the suite.
-        schedules = possible_schedules(params, setup.env)
-        searched = search_schedules(params, prepared, schedules, device, progress)
-        common = Common(params, tuned_rules(params), schedules, searched, device)
-        reports = measure_tasks(common, setup, params.lengths, progress)
+    setup = EvaluationSetup.open(params, prepared, device, policies)
+    # Schedules are searched on tasks of training, and measured on all held-out tasks of the suite.
+    schedules = possible_schedules(params, setup.env)
+    searched = search_schedules(params, prepared, schedules, device, progress)
+    common = Common(params, tuned_rules(params), schedules, searched, device)
+    reports = measure_tasks(common, setup, params.lengths, progress)
     primary, *lengths = params.lengths
     others = {f"{length} epochs": reports[length] for length in lengths}
 
@@ -90,7 +89,7 @@ def measure(
     if widths:
         progress("tables from outside, widths", 0, widths)
         measurement = partial(
-            measure_outside, replace(common, params=in_one_process(params)), prepared
+            measure_outside, replace(common, params=on_one_core(params)), prepared
         )
         of_widths = worker_layout.spread(measurement, widths, params.runtime, device)
         others[OUTSIDE] = joined(of_widths)
@@ -148,9 +147,8 @@ def measure_outside(common: Common, prepared: Path, width: int) -> HeadroomRepor
         width: place of the width among those of the tasks from outside.
     """
     length = common.params.lengths[0]
-    opened = EvaluationSetup.open(common.params, prepared, common.device, outside=width)
-    with closing(opened) as setup:
-        return measure_tasks(common, setup, [length])[length]
+    setup = EvaluationSetup.open(common.params, prepared, common.device, outside=width)
+    return measure_tasks(common, setup, [length])[length]
 
 
 def measure_tasks(
@@ -232,14 +230,12 @@ def score_on_validation(common: Common, prepared: Path, schedule: Schedule) -> d
     # Two schedules and a hand rule play side by side: the tuned one, or the patient one that stands in for it.
     players = 3
     rows = torch.arange(players * len(tasks))
-    with closing(
-        open_env(params.train, params.rng_seed, params.runtime, splits, rows, common.device)
-    ) as env:
-        actors: dict[str, Actor] = {"static": Static(), "common": OpenLoop([schedule] * len(tasks))}
-        actors |= hand_rules((TUNED,), env, common.rules)
-        hosts = Hosts(torch.tensor(tasks), rows[: len(tasks)], VALIDATION_ITERATION)
-        turns = play_together(env, list(actors.values()), hosts, params.train.middle_episode)
-        means = turns[-1].info.score.view(players, len(tasks)).mean(dim=1)
+    env = open_env(params.train, params.rng_seed, params.runtime, splits, rows, common.device)
+    actors: dict[str, Actor] = {"static": Static(), "common": OpenLoop([schedule] * len(tasks))}
+    actors |= hand_rules((TUNED,), env, common.rules)
+    hosts = Hosts(torch.tensor(tasks), rows[: len(tasks)], VALIDATION_ITERATION)
+    turns = play_together(env, list(actors.values()), hosts, params.train.middle_episode)
+    means = turns[-1].info.score.view(players, len(tasks)).mean(dim=1)
     return dict(zip(actors, [round(mean, 4) for mean in means.tolist()], strict=True))
 
 

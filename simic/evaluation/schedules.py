@@ -5,9 +5,7 @@ scores of every schedule on every host of some tasks.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Annotated
 
@@ -195,20 +193,14 @@ def grids(
     # One environment serves all rows, as many at once as suits its hosts.
     size = torch.arange(min(rows_at_once(params), len(tasks)))
     train = params.train.model_copy(update={"episode_steps": lengths[-1]})
-    with closing(open_env(train, params.rng_seed, params.runtime, splits, size, device)) as env:
+    env = open_env(train, params.rng_seed, params.runtime, splits, size, device)
 
-        def episode(rows: Tensor) -> Callable[[], Tensor]:
-            actor = OpenLoop([schedules[row % count] for row in rows.tolist()])
-            return partial(
-                _play_grid,
-                env,
-                actor,
-                Hosts(tasks[rows], ids[rows], hosts.iteration),
-                test,
-                lengths,
-            )
+    def episode(rows: Tensor) -> Tensor:
+        actor = OpenLoop([schedules[row % count] for row in rows.tolist()])
+        together = Hosts(tasks[rows], ids[rows], hosts.iteration)
+        return _play_grid(env, actor, together, test, lengths)
 
-        values = in_populations(env, len(tasks), episode, progress)
+    values = in_populations(env, len(tasks), episode, progress)
     tables = values.view(len(lengths), -1, len(hosts.tasks), count).numpy()
     return {length: Grid(*of_length) for length, of_length in zip(lengths, tables, strict=True)}
 

@@ -21,7 +21,6 @@ from simic.envs.play import Actor, Episode, Situation, play, refuse_closed
 from simic.envs.records import StepInfo
 from simic.evaluation.policies import Static
 from simic.evaluation.result import Actions, PerSeed
-from simic.growth.batch.shards import Shards, recovered
 from simic.growth.life.vocabulary import Action, Stage
 from simic.growth.networks.family import family_of
 from simic.params import Params, Runtime, Train
@@ -64,9 +63,9 @@ def rows_at_once(params: Params) -> int:
     return TABLE_ROWS_AT_ONCE if small_hosts(params.train) else ROWS_AT_ONCE
 
 
-def in_one_process(params: Params) -> Params:
-    """Change params so that no other process shares the hosts."""
-    return params.model_copy(update={"runtime": params.runtime.model_copy(update={"processes": 1})})
+def on_one_core(params: Params) -> Params:
+    """Change params so that no other core shares the hosts."""
+    return params.model_copy(update={"runtime": params.runtime.model_copy(update={"cores": 1})})
 
 
 def open_env(
@@ -78,7 +77,7 @@ def open_env(
     device: torch.device | str,
     group: int | None = None,
 ) -> GrowthEnv:
-    """Open an environment, shared out to processes.
+    """Open an environment, its hosts shared out to the cores.
 
     Args:
         train: how hosts are trained.
@@ -90,16 +89,8 @@ def open_env(
         group: how many hosts run together; None: as many as suits.
     """
     device = torch.device(device)
-    compose = worker_layout.population(
-        runtime, worker_layout.layout(runtime, len(env_ids), device, group)
-    )
-    return GrowthEnv(train, rng_seed, *splits, env_ids, device, runtime.backend, compose)
-
-
-def rows_together(env: GrowthEnv) -> int:
-    """Count the rows that are computed together, on which their last bits depend."""
-    population = env.population
-    return population.layout.group if isinstance(population, Shards) else population.group
+    group = worker_layout.hosts_together(runtime, len(env_ids), device, group)
+    return GrowthEnv(train, rng_seed, *splits, env_ids, device, runtime.backend, group=group)
 
 
 @dataclass(frozen=True)
@@ -132,12 +123,11 @@ class EvaluationSetup:
             prepared: folder of the prepared data.
             device: where to compute.
             policies: how many play.
-            outside: place of a width; the tasks are those from outside the suite that have it, and the environment
-                stays in this process.
+            outside: place of a width; the tasks are those from outside the suite that have it.
         """
         held_out = load_held_out(prepared, device)
         if outside is not None:
-            params, held_out = in_one_process(params), held_out.outside[outside]
+            params, held_out = on_one_core(params), held_out.outside[outside]
 
         # Every task on as many hosts.
         count = len(held_out.tasks)
@@ -147,16 +137,10 @@ class EvaluationSetup:
         # Rows for as many policies as fit.
         rows = hosts * at_once(hosts, policies, rows_at_once(params))
         splits = held_out.train, held_out.val
-        # Nothing may fail behind the environment: nobody could close it.
-        data_sha256 = data_hash(prepared)
         env = open_env(
             params.train, params.rng_seed, params.runtime, splits, torch.arange(rows), device
         )
-        return cls(env, held_out, env.env_ids[:hosts] % count, data_sha256, params.runtime)
-
-    def close(self) -> None:
-        """End the processes of the environment."""
-        self.env.close()
+        return cls(env, held_out, env.env_ids[:hosts] % count, data_hash(prepared), params.runtime)
 
     @property
     def hosts(self) -> Hosts:
@@ -271,7 +255,7 @@ def play_together(
 def in_populations(
     env: GrowthEnv,
     rows: int,
-    episode: Callable[[Tensor], Callable[[], Tensor]],
+    episode: Callable[[Tensor], Tensor],
     progress: Callable[[int, int], None],
 ) -> Tensor:
     """Play many rows, as many side by side as the environment has hosts.
@@ -279,7 +263,7 @@ def in_populations(
     Args:
         env: where they play.
         rows: how many there are.
-        episode: gets the numbers ``[E]`` of rows, and returns a function that plays them and gives ``[…, E]``.
+        episode: plays the rows of these numbers ``[E]``, and gives ``[…, E]``.
         progress: hears how many rows are done.
 
     Returns:
@@ -290,7 +274,7 @@ def in_populations(
     for first in range(0, rows, size):
         # The last population is filled up with rows that were played before.
         numbers = torch.arange(first, first + size) % rows
-        parts.append(recovered(env.population, episode(numbers)))
+        parts.append(episode(numbers))
         progress(min(first + size, rows), rows)
     return torch.cat(parts, dim=-1)[..., :rows]
 
@@ -331,14 +315,12 @@ def play_for_score(
     """
     env = setup.env
     hosts = setup.hosts
-    # As many actors as fit share a population; all of them play again where a process was lost.
+    # As many actors as fit share a population.
     names = list(actors)
     most = env.num_envs // len(hosts.tasks)
     for first in range(0, len(names), most):
         group = {name: actors[name] for name in names[first : first + most]}
-        turns = recovered(
-            env.population, lambda group=group: play_together(env, [*group.values()], hosts, steps)
-        )
+        turns = play_together(env, [*group.values()], hosts, steps)
         # Scored at once for all actors, while the environment is at the end of their episodes.
         columns = committed(env, setup.held_out.test)
         for (name, actor), rows in zip(

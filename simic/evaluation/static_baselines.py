@@ -6,7 +6,6 @@ a policy: the network that it ended with, trained from the first step with every
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ from simic.data.batches import Dataset, HeldOut, epoch_order
 from simic.evaluation.result import Fixed
 from simic.evaluation.scoring import BACKWARD_AND_FORWARD, EVALUATION_ITERATION, epoch_samples
 from simic.growth.batch.population import Population
-from simic.growth.batch.shards import Shards, recovered
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.blueprints import Blueprint, blueprints_of
 from simic.growth.networks.family import family_of
@@ -70,7 +68,7 @@ class Regime:
         """FLOPs of an epoch over those of one sample's forward pass."""
         return BACKWARD_AND_FORWARD * epoch_samples(self.train, len(self.data))
 
-    def run(self, population: Population | Shards, slots: Slots, epochs: Tensor) -> list[Fixed]:
+    def run(self, population: Population, slots: Slots, epochs: Tensor) -> list[Fixed]:
         """Train fresh networks and score each when it has had its epochs; it goes on then, but is scored no more.
 
         Args:
@@ -81,7 +79,7 @@ class Regime:
         Returns:
             One result for each of R; answers that are not finite count as wrong.
         """
-        accuracy = recovered(population, lambda: self._accuracy(population, slots, epochs))
+        accuracy = self._accuracy(population, slots, epochs)
         params = population.host.params + population.seed_params(slots).sum(dim=1)
         flops = population.host.flops_per_sample + population.seed_flops(slots).sum(dim=1)
         return [
@@ -95,7 +93,7 @@ class Regime:
             for row, count in zip(accuracy, epochs, strict=True)
         ]
 
-    def _accuracy(self, population: Population | Shards, slots: Slots, epochs: Tensor) -> Tensor:
+    def _accuracy(self, population: Population, slots: Slots, epochs: Tensor) -> Tensor:
         """Train, and measure points on the test split, ``[R, E]``."""
         present = slots.blueprint >= 0
         samples = len(self.data)
@@ -131,8 +129,8 @@ def open_population(
     network: StaticNetwork,
     env_ids: Tensor,
     device: torch.device,
-) -> Population | Shards:
-    """Make a population of static networks, shared out to processes.
+) -> Population:
+    """Make a population of static networks, shared out to the cores.
 
     Args:
         train: how they are trained.
@@ -142,11 +140,17 @@ def open_population(
         env_ids: global numbers of the hosts, int64 ``[E]``.
         device: where to compute.
     """
-    compose = worker_layout.population(runtime, worker_layout.layout(runtime, len(env_ids), device))
-    optimizer = train.host_optimizer
-    return compose(
-        network.host, network.blueprints, env_ids, rng_seed, optimizer, device, runtime.backend
+    population = Population(
+        network.host,
+        network.blueprints,
+        env_ids,
+        rng_seed,
+        train.host_optimizer,
+        device,
+        runtime.backend,
     )
+    population.group = worker_layout.hosts_together(runtime, len(env_ids), device)
+    return population
 
 
 # --- networks of several sizes ---------------------------------------------------------------------------------------
@@ -179,9 +183,8 @@ def static_baselines(
     # One training serves all lengths: nothing of it depends on when it ends.
     epochs = torch.tensor(lengths, device=device)[:, None].expand(-1, len(rows)).contiguous()
     for network in _networks(train.host, regime, device):
-        opened = open_population(train, params.rng_seed, params.runtime, network, rows, device)
-        with closing(opened) as population:
-            results[network.name] = regime.run(population, network.slots, epochs)
+        population = open_population(train, params.rng_seed, params.runtime, network, rows, device)
+        results[network.name] = regime.run(population, network.slots, epochs)
     return {
         length: {name: of_lengths[place] for name, of_lengths in results.items()}
         for place, length in enumerate(lengths)
@@ -306,7 +309,7 @@ def logistic_models(
 
 
 def static_final(
-    population: Population | Shards,
+    population: Population,
     regime: Regime,
     slots: Slots,
     training_flops: Tensor,

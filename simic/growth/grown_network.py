@@ -21,7 +21,6 @@ from simic.data.raw_inputs import InputEncoder, RawInputs
 from simic.errors import SimicError
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
-from simic.growth.batch.shards import Shards
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.grafting import blend
@@ -224,7 +223,7 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
 
 
 def grown_network(
-    population: Population | Shards,
+    population: Population,
     slots: Slots,
     row: int,
     committed: bool = False,

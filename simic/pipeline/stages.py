@@ -4,7 +4,6 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -184,9 +183,8 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     )
     players_in = functools.partial(actors, one_policy, learned=learned)
     elsewhere = evaluation.elsewhere(params, workspace.prepared, device, players_in, headroom)
-    opened = EvaluationSetup.open(params, workspace.prepared, device, len(policies))
+    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies))
     with (
-        closing(opened) as setup,
         durable.new_directory(workspace.grown) as grown,
         shown(params.runtime.progress, "evaluate", "policies") as progress,
     ):

@@ -11,7 +11,6 @@ from simic.data.batches import load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import MODES
 from simic.errors import SimicError
-from simic.growth.batch.shards import Layout
 from simic.params import Params, Runtime
 from simic.training import worker_layout
 from simic.training.growth_task import GrowthTask
@@ -38,22 +37,21 @@ def runtime_for(params: Params, ranks: Ranks) -> Runtime:
     return params.runtime.model_copy(update={"device": "cpu"})
 
 
-def layout(
+def hosts_together(
     params: Params, device: torch.device, ranks: Ranks = ALONE, group: int | None = None
-) -> Layout:
-    """Share the hosts of this process out to worker processes; those of one of torchrun's stay in it.
+) -> int:
+    """Choose how many hosts of this process are computed together; in one of torchrun's it is all of them.
 
     Args:
         params: The whole of params.yaml.
         device: Where hosts are.
         ranks: The processes of torchrun.
-        group: Hosts that are computed together, as an earlier life of the run had them; None: chosen anew.
+        group: As an earlier life of the run had them; None: chosen anew.
     """
-    # These are shared out already: by torchrun, or to Gymnasium's own worker processes.
+    # Torchrun has shared them out already; those of Gymnasium have processes of their own.
     if ranks.size > 1 or params.prepare.is_gym:
-        hosts = len(ranks.env_ids(params.train.envs))
-        return Layout(hosts, hosts, 1)
-    return worker_layout.layout(params.runtime, params.train.envs, device, group)
+        return len(ranks.env_ids(params.train.envs))
+    return worker_layout.hosts_together(params.runtime, params.train.envs, device, group)
 
 
 def assemble(
@@ -61,7 +59,7 @@ def assemble(
     prepared_dir: Path,
     device: torch.device,
     ranks: Ranks = ALONE,
-    shared: Layout | None = None,
+    group: int | None = None,
 ) -> TrainState:
     """Assemble the state of a training before its first iteration, with its task.
 
@@ -70,7 +68,7 @@ def assemble(
         prepared_dir: The prepared data.
         device: Where policy and environments are.
         ranks: The processes of torchrun.
-        shared: How hosts are shared out to worker processes; by default as ``layout`` says.
+        group: Hosts that are computed together; by default as ``hosts_together`` says.
     """
     train = params.train
     # The environments of this process.
@@ -79,9 +77,8 @@ def assemble(
         env = opened(params, prepared_dir, env_ids.to(device))
         reward_clip = REWARD_CLIP
     else:
-        env = _growth_env(
-            params, prepared_dir, device, env_ids, shared or layout(params, device, ranks)
-        )
+        group = group or hosts_together(params, device, ranks)
+        env = _growth_env(params, prepared_dir, device, env_ids, group)
         # Without a clip where shaping is paid: it would no longer telescope. Outliers are the audit's to find.
         reward_clip = None if "shaping" in MODES[train.reward.mode] else REWARD_CLIP
     # The learner, on what the environments show and take.
@@ -104,7 +101,7 @@ def assemble(
 
 
 def _growth_env(
-    params: Params, prepared_dir: Path, device: torch.device, env_ids: Tensor, shared: Layout
+    params: Params, prepared_dir: Path, device: torch.device, env_ids: Tensor, group: int
 ) -> GrowthEnv:
     """Open the environments of this process."""
     meta = read_meta(prepared_dir)
@@ -117,7 +114,7 @@ def _growth_env(
         env_ids,
         device,
         params.runtime.backend,
-        compose=worker_layout.population(params.runtime, shared),
         train_tasks=len(meta.of_group("train")),
         kinds=kinds if len(names) > 1 else [],  # of one kind there is nothing to tell
+        group=group,
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from simic.agent.rollout import Rollout, StepRecord
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Situation, play
 from simic.envs.records import StepInfo
-from simic.growth.batch.shards import recovered
 from simic.growth.life.vocabulary import Action
 from simic.telemetry.columns import DECIDED, GROWTH, STEPS, Columns, EventColumns
 from simic.training import episodes
@@ -23,8 +21,6 @@ from simic.training.task import RolloutColumns, RolloutRecorder, Task
 
 # A namespace of its own: no training (≤ 10^6) and no evaluation episode (1 << 40).
 VALIDATION_ITERATION = 1 << 41
-
-T = TypeVar("T")
 
 
 class GrowthTask(Task):
@@ -92,9 +88,6 @@ class GrowthTask(Task):
         return tally.columns() | {
             DECIDED: torch.stack(choices, dim=1).to("cpu", torch.int16).numpy()
         }
-
-    def recovered(self, work: Callable[[], T], on_loss: Callable[[Exception], None]) -> T:
-        return recovered(self.env.population, work, on_loss)
 
 
 @dataclass(frozen=True)

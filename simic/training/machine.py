@@ -8,12 +8,13 @@ from importlib.metadata import version
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from simic import threads
 from simic.errors import SimicError
 from simic.params import Runtime
 
 M_TRIM_THRESHOLD = -1  # of glibc's malloc.h
 M_MMAP_THRESHOLD = -3
-ADOPTED = ("group", "processes")  # a resume takes over the groups, and processes change nothing
+ADOPTED = ("group", "cores")  # a resume takes over the groups, and cores change nothing
 LIBRARIES = ("torch", "numpy", "safetensors", "gymnasium", "pydantic")
 
 
@@ -31,7 +32,7 @@ class Machine(BaseModel):
     backend: str  # of the population, as asked for
     group: int  # hosts that are computed together, in each process of torchrun
     ranks: int = 1  # processes of torchrun
-    processes: int = 1  # that share the groups of a rank: no difference to the result
+    cores: int = 1  # that work at once in a rank: no difference to the result
 
     def differences(self, later: "Machine") -> dict[str, str]:
         """List the fields that differ, each as "old → new"."""
@@ -89,17 +90,14 @@ def _keep_freed_memory() -> None:
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def describe(
-    runtime: Runtime, device: torch.device, group: int, ranks: int = 1, processes: int = 1
-) -> Machine:
-    """Describe the machine as ``configure`` and ``worker_layout.layout`` left it.
+def describe(runtime: Runtime, device: torch.device, group: int, ranks: int = 1) -> Machine:
+    """Describe the machine as ``configure`` and ``worker_layout.hosts_together`` left it.
 
     Args:
         runtime: Settings of this machine.
         device: The device of training.
         group: Hosts that are computed together.
         ranks: Processes of torchrun.
-        processes: Worker processes that share the groups of a rank.
     """
     return Machine(
         python=platform.python_version(),
@@ -111,5 +109,5 @@ def describe(
         backend=runtime.backend,
         group=group,
         ranks=ranks,
-        processes=processes,
+        cores=threads.count(),
     )

@@ -10,7 +10,7 @@ from simic.agent.metrics import numbers
 from simic.errors import SimicError
 from simic.params import Params
 from simic.training import machine
-from simic.training.assemble import assemble, layout, runtime_for
+from simic.training.assemble import assemble, hosts_together, runtime_for
 from simic.training.checkpoint import Manifest
 from simic.training.iteration import play, scale_and_estimate
 from simic.training.ranks import ALONE
@@ -37,7 +37,7 @@ def replay(
     iteration: int,
     tensors: Mapping[str, Tensor],
     manifest: Manifest,
-    processes: int | None = None,
+    cores: int | None = None,
 ) -> ReplayedIteration:
     """Play and learn one iteration again, in an environment and a learner of their own.
 
@@ -47,24 +47,24 @@ def replay(
         iteration: Its number, from 0.
         tensors: The state before it (``telemetry/iteration_….safetensors``).
         manifest: That of a checkpoint of the run, for its machine.
-        processes: Worker processes to share the hosts of the run's groups; None: as params.runtime says.
+        cores: That share the hosts; None: as params.runtime says.
 
     Raises:
         NotReplayable: Training was on another machine or in several processes of torchrun, or its environments cannot
             go on from a state.
     """
-    if processes is not None:
-        # Processes change no result, so whoever replays may have a number of their own.
+    if cores is not None:
+        # They change no result, so whoever replays may have a number of their own.
         params = params.model_copy(
-            update={"runtime": params.runtime.model_copy(update={"processes": processes})}
+            update={"runtime": params.runtime.model_copy(update={"cores": cores})}
         )
     device = machine.configure(runtime_for(params, ALONE))
     # The group of the training and not this machine's own: it decides the last bits.
     group = manifest.machine.group
-    shared = layout(params, device, group=group)
+    hosts_together(params, device, group=group)
 
     # Only an equal machine gives equal bytes.
-    present = machine.describe(params.runtime, device, group, processes=shared.processes)
+    present = machine.describe(params.runtime, device, group)
     if differences := manifest.machine.differences(present):
         text = ", ".join(f"{name} ({values})" for name, values in differences.items())
         raise NotReplayable(f"trained on another machine: {text}")
@@ -74,7 +74,7 @@ def replay(
         )
 
     # Fresh environments and learner, put into the state before the iteration.
-    state = assemble(params, prepared_dir, device, shared=shared)
+    state = assemble(params, prepared_dir, device, group=group)
     try:
         # What a resume reports, a replay refuses: what is compared has to begin equal.
         for finding in state.load_tensors(tensors):

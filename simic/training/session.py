@@ -17,14 +17,13 @@ import torch
 from simic import durable
 from simic.agent.policy import ActorCritic
 from simic.data.batches import data_hash
-from simic.growth.batch.shards import Layout
 from simic.params import Params
 from simic.telemetry import starts
 from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent
 from simic.telemetry.rows import FindingRow, StartRow
 from simic.training import machine, resume, run_layout
-from simic.training.assemble import assemble, layout, runtime_for
+from simic.training.assemble import assemble, hosts_together, runtime_for
 from simic.training.checkpoint import CheckpointStore, Manifest
 from simic.training.learned import describe_specs
 from simic.training.machine import Machine
@@ -114,22 +113,22 @@ def open_session(
     """
     # What this training would be made from; a checkpoint is compared with it.
     device = machine.configure(runtime_for(params, ranks))
-    shared = layout(params, device, ranks)
+    group = hosts_together(params, device, ranks)
     identity = RunIdentity(
         RunIdentity.params_of(params),
         data_hash(prepared_dir),
-        _describe(params, device, shared, ranks),
+        _describe(params, device, group, ranks),
     )
     store = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last)
     with ExitStack() as files:
-        # Go on in the checkpoint's groups of hosts, so that any number of processes goes on bit for bit.
+        # Go on in the checkpoint's groups of hosts, so that any number of cores goes on bit for bit.
         start = ranks.from_first(lambda: _choose_start(files, work_dir, store, identity, fresh))
         if start.checkpoint is not None:
-            shared = layout(params, device, ranks, start.checkpoint.manifest.machine.group)
-            identity = replace(identity, machine=_describe(params, device, shared, ranks))
+            group = hosts_together(params, device, ranks, start.checkpoint.manifest.machine.group)
+            identity = replace(identity, machine=_describe(params, device, group, ranks))
 
         # The state: untrained, or that of the checkpoint.
-        state = assemble(params, prepared_dir, device, ranks, shared)
+        state = assemble(params, prepared_dir, device, ranks, group)
         # Registered at once: it closes whatever fails below.
         files.callback(state.task.env.close)
         extent = NOTHING
@@ -178,8 +177,8 @@ def _choose_start(
     return resume.choose(store, work_dir / FOLDER, identity)
 
 
-def _describe(params: Params, device: torch.device, shared: Layout, ranks: Ranks) -> Machine:
-    return machine.describe(params.runtime, device, shared.group, ranks.size, shared.processes)
+def _describe(params: Params, device: torch.device, group: int, ranks: Ranks) -> Machine:
+    return machine.describe(params.runtime, device, group, ranks.size)
 
 
 def _clear(work_dir: Path) -> None:

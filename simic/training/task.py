@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -12,8 +12,6 @@ from simic.agent.policy import ActorCritic
 from simic.agent.rollout import Position, Rollout, StepRecord
 from simic.telemetry.columns import Columns, EventColumns, TableLayout
 from simic.telemetry.rows import FindingRow
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,3 @@ class Task(ABC):
         """Score validation episodes: the mean of ``score_column`` over all of them."""
         scores = episodes[self.score_column].tolist()
         return sum(scores) / len(scores)
-
-    def recovered(self, work: Callable[[], T], on_loss: Callable[[Exception], None]) -> T:
-        """Do the work; where a process was lost, tell ``on_loss`` and do it again."""
-        return work()

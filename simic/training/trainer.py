@@ -122,6 +122,7 @@ class TrainingRun:
         # In groups of the size that it had: that decides the last bits.
         if self.counters.group:
             session.task.envs_at_once = self.counters.group
+        self.envs_at_once = session.task.envs_at_once
 
     @contextmanager
     def observed(self) -> Iterator[None]:
@@ -163,7 +164,7 @@ class TrainingRun:
         if iteration in kept_iteration.chosen(self.session.params):
             state = {name: tensor.numpy() for name, tensor in self.state.tensors().items()}
         state_begun = self.state.sha256()
-        experience = self._timed_episodes("collect", iteration, lambda: self._play(iteration))
+        experience = self._timed_episodes("collect", lambda: self._play(iteration))
         self._report_shortage(iteration)
 
         # Telemetry of all processes, in the order of the environments.
@@ -192,8 +193,8 @@ class TrainingRun:
         # The least that fits in any process: the state is one, so all go on in groups of that size.
         task = self.session.task
         task.envs_at_once = fits = min(self.ranks.gather(task.envs_at_once))
-        if fits < (self.counters.group or task.env.num_envs):
-            self.counters.group = fits
+        if fits < self.envs_at_once:
+            self.envs_at_once = self.counters.group = fits
             text = f"not enough memory for all hosts at once; from here on {fits} at a time"
             self._found(iteration, "out_of_memory", "low", text, fits)
 
@@ -234,7 +235,6 @@ class TrainingRun:
         task = self.session.task
         columns = self._timed_episodes(
             "validate",
-            iteration,
             lambda: task.validate(
                 self.state.ppo.policy, self.state.normalizers, self._stop_if_asked
             ),
@@ -376,20 +376,10 @@ class TrainingRun:
         for observer in self.observers:
             observer.on_checkpoint(path, self.counters.iteration)
 
-    def _timed_episodes(self, phase: str, iteration: int, work: Callable[[], T]) -> T:
-        """Play episodes; again from their reset where a process with hosts was lost. A fault of one of torchrun's
-        processes reaches the others where they look for a stop.
-        """
-
-        def on_loss(error: Exception) -> None:
-            # The process may have been lost to the very signal that asks to stop.
-            self._stop_if_asked()
-            self._found(
-                iteration, "process_lost", "info", f"{error}; its episodes are played again", 1
-            )
-
+    def _timed_episodes(self, phase: str, work: Callable[[], T]) -> T:
+        """Play episodes; a fault of one of torchrun's processes reaches the others where they look for a stop."""
         try:
-            return self._timed(phase, lambda: self.session.task.recovered(work, on_loss))
+            return self._timed(phase, work)
         except _SharedFault:
             raise
         except DecisionFault as fault:

@@ -3,6 +3,8 @@
 import math
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -13,16 +15,18 @@ from typing import TypeVar
 
 import torch
 
-from simic import registry
+from simic import registry, threads
 from simic.errors import SimicError
-from simic.growth.batch.population import Population
-from simic.growth.batch.shards import Layout, ProcessLost, Shards, begin_process
 from simic.params import Runtime
 from simic.training import machine
 
 T = TypeVar("T")
 
 LEAST_GROUP = 4  # hosts: fewer would spend their time on dispatch
+
+
+class ProcessLost(SimicError):
+    """A process beside this one has ended."""
 
 
 def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
@@ -42,41 +46,35 @@ def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
         return there
 
 
-def layout(runtime: Runtime, hosts: int, device: torch.device, group: int | None = None) -> Layout:
-    """Share hosts out to processes, and set the threads of this process.
+def hosts_together(
+    runtime: Runtime, hosts: int, device: torch.device, group: int | None = None
+) -> int:
+    """Choose how many hosts are computed together, and set the threads of this process.
 
-    Hosts this small gain nothing from a second thread, and nearly a factor from a second process
-    (docs/history/experiments.md).
+    Hosts this small gain nothing from a second thread inside an operation, and nearly a factor from a second group
+    beside theirs (docs/history/experiments.md).
 
     Args:
         runtime: Settings of this machine.
         hosts: How many there are.
         device: Where they are; only a CPU's are shared out.
-        group: Hosts of a group; None: one group for each process.
+        group: As an earlier life of the run had it; None: one group for each core.
+
+    Raises:
+        SimicError: More than one core is asked for where hosts are on a GPU.
     """
     if device.type != "cpu":
-        if runtime.processes not in ("auto", 1):
+        if runtime.cores not in ("auto", 1):
             raise SimicError(
-                f"runtime.processes = {runtime.processes}: must be auto or 1 with CUDA; torchrun starts one per GPU"
+                f"runtime.cores = {runtime.cores}: must be auto or 1 with CUDA; torchrun starts a process per GPU"
             )
-        return Layout(hosts, hosts, 1)
-    # Groups decide the last bits, processes only who computes them.
-    processes = _processes(runtime)
-    group = group or max(LEAST_GROUP, -(-hosts // processes))
-    shared = Layout(hosts, min(group, hosts), min(processes, -(-hosts // group)))
+        return hosts
+    # Groups decide the last bits, threads only who computes them.
+    workers = _cores(runtime)
+    threads.set_count(workers)
     if runtime.threads == "auto":
-        torch.set_num_threads(max(1, cores() // max(processes, hosts)))
-    return shared
-
-
-def population(runtime: Runtime, shared: Layout) -> Callable[..., Population | Shards]:
-    """Choose what builds a population of that layout."""
-    # One group is the population itself: a process around it would only cost.
-    if shared.group == shared.hosts:
-        return Population
-    # As many threads as here, since their number decides the last bits.
-    alike = runtime.model_copy(update={"threads": torch.get_num_threads(), "device": "cpu"})
-    return partial(Shards, layout=shared, setup=partial(_prepare, alike, registry.extensions()))
+        torch.set_num_threads(max(1, cores() // max(workers, hosts)))
+    return min(hosts, group or max(LEAST_GROUP, -(-hosts // workers)))
 
 
 def spread(work: Callable[[int], T], count: int, runtime: Runtime, device: torch.device) -> list[T]:
@@ -91,7 +89,7 @@ def spread(work: Callable[[int], T], count: int, runtime: Runtime, device: torch
     Raises:
         ProcessLost: A process ended; an interrupt ends them all.
     """
-    processes = min(count, _processes(runtime)) if device.type == "cpu" else 1
+    processes = min(count, _cores(runtime)) if device.type == "cpu" else 1
     # To start a process takes longer than one piece of work may.
     if processes < 2:
         return [work(number) for number in range(count)]
@@ -102,7 +100,7 @@ def spread(work: Callable[[int], T], count: int, runtime: Runtime, device: torch
 @contextmanager
 def beside(work: Callable[[], T], runtime: Runtime) -> Iterator[Callable[[], T]]:
     """Do picklable ``work`` in another process, where there are to be several; give what waits for its result."""
-    if _processes(runtime) < 2:
+    if _cores(runtime) < 2:
         yield work
         return
     with pool(1, runtime) as workers:
@@ -116,7 +114,7 @@ def pool(processes: int, runtime: Runtime) -> Iterator[ProcessPoolExecutor]:
     Raises:
         ProcessLost: A process ended; an interrupt ends them all.
     """
-    single = runtime.model_copy(update={"threads": 1, "device": "cpu"})
+    single = runtime.model_copy(update={"threads": 1, "cores": 1, "device": "cpu"})
     # A fresh process knows nothing of the files that were loaded here.
     start = partial(_start, single, registry.extensions())
     try:
@@ -132,17 +130,26 @@ def pool(processes: int, runtime: Runtime) -> Iterator[ProcessPoolExecutor]:
         raise ProcessLost("a process beside this one has ended; run it again") from error
 
 
-def _processes(runtime: Runtime) -> int:
-    return cores() if runtime.processes == "auto" else runtime.processes
+def _cores(runtime: Runtime) -> int:
+    return cores() if runtime.cores == "auto" else runtime.cores
+
+
+def begin_process() -> None:
+    """Leave Ctrl-C to the first process; end when the parent is gone."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _start(runtime: Runtime, extensions: tuple[Path, ...]) -> None:
     begin_process()
-    _prepare(runtime, extensions)
-
-
-def _prepare(runtime: Runtime, extensions: tuple[Path, ...]) -> None:
-    """Set up another process as this one is."""
     machine.configure(runtime)
     for file in extensions:
         registry.load_extension(file)

@@ -6,20 +6,11 @@ import pytest
 import torch
 
 from simic.agent.metrics import health
-from simic.agent.policy import Rescoring
-from simic.transfer import Reduce, alone
 
 STEPS = 5
 ENVS = 4
 UNITS = 40
 EVERY = torch.ones(STEPS, ENVS, dtype=torch.bool)
-
-
-def measured(
-    hidden: torch.Tensor, valid: torch.Tensor = EVERY, reduce: Reduce = alone
-) -> dict[str, torch.Tensor]:
-    nothing = torch.zeros(hidden.shape[:2])
-    return health(Rescoring(nothing[..., None], nothing[..., None], nothing, hidden), valid, reduce)
 
 
 def test_growth_and_saturation_by_hand_where_rows_behind_an_end_count_for_nothing() -> None:
@@ -31,7 +22,7 @@ def test_growth_and_saturation_by_hand_where_rows_behind_an_end_count_for_nothin
     valid[4] = False
     valid[2:, 1] = False
     hidden[~valid] = 7.0
-    health_of_rows = measured(hidden, valid)
+    health_of_rows = health(hidden, valid)
     assert health_of_rows["hidden_growth"].item() == pytest.approx(5.0)
     assert health_of_rows["hidden_saturated"].item() == pytest.approx(4 / 14)
 
@@ -40,7 +31,7 @@ def test_growth_and_saturation_by_hand_where_rows_behind_an_end_count_for_nothin
 def test_a_broken_memory_is_not_called_healthy(broken: float) -> None:
     hidden = torch.full((STEPS, ENVS, UNITS), 0.1)
     hidden[-1, 2, 3] = broken
-    assert not measured(hidden)["hidden_growth"].isfinite()
+    assert not health(hidden, EVERY)["hidden_growth"].isfinite()
 
 
 @pytest.mark.parametrize("share", [0, 1])
@@ -49,7 +40,7 @@ def test_a_minibatch_shared_out_to_processes_is_measured_as_one(share: int) -> N
     valid = EVERY.clone()
     valid[3:, 0] = False
     sums = []  # what the other process adds, in the order of its sums
-    measured(hidden[:, share:], valid[:, share:], lambda x, _: sums.append(x) or x)
-    shared = measured(hidden[:, :share], valid[:, :share], lambda x, _: x + sums.pop(0))
-    for name, value in measured(hidden, valid).items():
+    health(hidden[:, share:], valid[:, share:], lambda x, _: sums.append(x) or x)
+    shared = health(hidden[:, :share], valid[:, :share], lambda x, _: x + sums.pop(0))
+    for name, value in health(hidden, valid).items():
         assert torch.allclose(shared[name], value, rtol=1e-5), name

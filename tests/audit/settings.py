@@ -23,7 +23,7 @@ SMALL = (
     "evaluate.eval_seeds=4",
     "evaluate.policies=[learned, learned_sampled]",
     "runtime.threads=1",
-    "runtime.processes=2",
+    "runtime.cores=2",
     "runtime.progress=none",
 )  # fmt: skip
 

@@ -58,7 +58,7 @@ def params_of(*epochs: int) -> Params:
         train=train,
         headroom=Headroom(policies=("static", "patient"), search_tasks=2, floors=False),
         evaluate=Evaluate(eval_seeds=2, epochs=epochs, static_final=False),
-        runtime=Runtime(processes=1, threads=1),
+        runtime=Runtime(cores=1, threads=1),
     )
 
 
@@ -157,14 +157,14 @@ def test_what_the_curve_of_training_stands_beside_is_of_its_own_episodes(tables,
     assert list(headroom.validation) == ["static", "common", "patient"]
     params, tasks = params_of(6, 4), read_meta(tables).of_group("val")
     data = load_split(tables, "train"), load_split(tables, "val")
-    with closing(GrowthEnv(params.train, params.rng_seed, *data, torch.arange(len(tasks)))) as env:
-        schedule = OpenLoop([possible_schedules(params, env)[headroom.common]] * len(tasks))
-        for rule, actor in (("static", Static()), ("common", schedule)):
-            play(env, actor, VALIDATION_ITERATION, lambda *step: None, torch.tensor(tasks), steps=6)
-            grown = torch.where(env.slots.stage == Stage.FOSSILIZED, env.state.seed_params, 0).sum(
-                dim=1
-            )
-            assert bool(grown.any()) == (rule == "common")
-            accuracy = env.state.measured.committed_accuracy
-            expected = score(accuracy, grown, env.host.params, PRICE).mean()
-            assert headroom.validation[rule] == pytest.approx(float(expected), abs=1e-4)
+    env = GrowthEnv(params.train, params.rng_seed, *data, torch.arange(len(tasks)))
+    schedule = OpenLoop([possible_schedules(params, env)[headroom.common]] * len(tasks))
+    for rule, actor in (("static", Static()), ("common", schedule)):
+        play(env, actor, VALIDATION_ITERATION, lambda *step: None, torch.tensor(tasks), steps=6)
+        grown = torch.where(env.slots.stage == Stage.FOSSILIZED, env.state.seed_params, 0).sum(
+            dim=1
+        )
+        assert bool(grown.any()) == (rule == "common")
+        accuracy = env.state.measured.committed_accuracy
+        expected = score(accuracy, grown, env.host.params, PRICE).mean()
+        assert headroom.validation[rule] == pytest.approx(float(expected), abs=1e-4)

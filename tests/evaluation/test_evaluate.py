@@ -38,7 +38,7 @@ PARAMS = standard.merged(
             "lifecycle": {"training_dwell": 1, "max_seeds": 1}, "actions": {"blueprint": ["norm", "conv_light"]},
         },
         "headroom": {"search_tasks": 2, "schedules": 6, "policies": RULES, "floors": False},
-        "runtime": {"processes": 1, "threads": 1, "backend": "loop"},
+        "runtime": {"cores": 1, "threads": 1, "backend": "loop"},
         "evaluate": {"eval_seeds": SEEDS, "policies": POLICIES, "static_final": False},
     }
 )  # fmt: skip

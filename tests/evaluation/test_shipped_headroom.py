@@ -46,9 +46,7 @@ def test_it_is_not_used_with_another_setting(change):
     assert shipped.find(params.load(ROOT / "params.yaml", [change]), DATA) is None
 
 
-@pytest.mark.parametrize(
-    "change", ["train.iterations=3", "train.ppo.epochs=1", "runtime.processes=1"]
-)
+@pytest.mark.parametrize("change", ["train.iterations=3", "train.ppo.epochs=1", "runtime.cores=1"])
 def test_settings_that_no_headroom_depends_on_change_nothing(change):
     assert shipped.find(params.load(ROOT / "params.yaml", [change]), DATA) is not None
 
@@ -91,9 +89,7 @@ def test_a_part_that_is_measured_now_is_equal(tmp_path):
     prepare(SMALL, 1, tmp_path / "prepared", tmp_path)
     report = shipped.find(DEFAULT, DATA)
     assert report is not None
-    tree = DEFAULT.model_copy(
-        update={"runtime": DEFAULT.runtime.model_copy(update={"processes": 1})}
-    )
+    tree = DEFAULT.model_copy(update={"runtime": DEFAULT.runtime.model_copy(update={"cores": 1})})
     setup = EvaluationSetup.open(tree, tmp_path / "prepared", machine.configure(tree.runtime), 2)
     assert setup.env.host.params == report.host.params
     names = [task.name for task in setup.held_out.tasks][:TASKS]

@@ -42,7 +42,7 @@ def held_out(bank):
 @pytest.fixture
 def params(monkeypatch):
     monkeypatch.setattr(module, "CNN_WIDTHS", SMALL)
-    return Params(train=tiny_train(), runtime=Runtime(processes=1))
+    return Params(train=tiny_train(), runtime=Runtime(cores=1))
 
 
 def separable(samples, seed, classes=(2, 3)):

@@ -1,6 +1,5 @@
 """Tuning: its schedule is computed by hand, and a long run scores shorter episodes exactly."""
 
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -21,7 +20,7 @@ SHORT, LONG = 9, 16
 def params():
     actions = {"blueprint": ["norm", "conv_light"], "slot": [0, 1]}
     train = tiny_train(actions=actions, batches_per_epoch=1, price=2.0)
-    return Params(train=train, runtime=Runtime(processes=1, threads=1))
+    return Params(train=train, runtime=Runtime(cores=1, threads=1))
 
 
 def test_halving_keeps_a_third_and_plays_those_on_three_times_the_hosts():
@@ -34,18 +33,18 @@ def test_halving_keeps_a_third_and_plays_those_on_three_times_the_hosts():
 
 def scored(params, bank, epochs, hosts, rules):
     ground = Ground.open(params, bank, CPU, epochs, ROWS)
-    with closing(ground.env) as env:
-        openings = possible_openings(env)
-        ordered = [
-            replace(rule, order=tuple(openings[place] for place in rule.order)) for rule in rules
-        ]
+    env = ground.env
+    openings = possible_openings(env)
+    ordered = [
+        replace(rule, order=tuple(openings[place] for place in rule.order)) for rule in rules
+    ]
 
-        def make(part):
-            return HandRules(
-                env.train.lifecycle, [ordered[row % len(ordered)] for row in part.tolist()]
-            )
+    def make(part):
+        return HandRules(
+            env.train.lifecycle, [ordered[row % len(ordered)] for row in part.tolist()]
+        )
 
-        scores, _ = ground.play(make, hosts.repeat_interleave(len(rules)))
+    scores, _ = ground.play(make, hosts.repeat_interleave(len(rules)))
     assert ground.trainings == len(hosts) * len(rules)
     return scores
 
@@ -72,8 +71,7 @@ def test_tuned_rules_are_of_each_length_and_say_what_they_cost(params, bank, mon
         monkeypatch.setattr(tuning, name, value)
     calls = []
     ground = Ground.open(params, bank, CPU, (SHORT, LONG), ROWS)
-    with closing(ground.env):
-        tuned = tuning.tune(params, ground, lambda *call: calls.append(call))
+    tuned = tuning.tune(params, ground, lambda *call: calls.append(call))
     assert [rule.epochs for rule in tuned.rules] == [SHORT, LONG]
     assert {name.partition(" at ")[0] for rule in tuned.rules for name in rule.order} <= {
         "norm",

@@ -18,7 +18,7 @@ TINY = [
     "train.policy.head_units=16", "train.lifecycle.min_prune_age=2",  # so that it waits sometimes, not always
     "train.ppo.epochs=1", "train.price=2.0",
     "evaluate.epochs=[10, 6]", "evaluate.eval_seeds=4",
-    "runtime.processes=1", "runtime.threads=1", "runtime.progress=none",
+    "runtime.cores=1", "runtime.threads=1", "runtime.progress=none",
     "audit.replay=false",  # which tests/audit tries
 ]  # fmt: skip
 

@@ -46,7 +46,7 @@ class Size(NamedTuple):
 
     iterations: int = 3
     envs: int | None = None
-    processes: int = 1
+    cores: int = 1
 
 
 def composed(tree: Params, prepared: Path, size: Size) -> Params:
@@ -85,7 +85,7 @@ def composed(tree: Params, prepared: Path, size: Size) -> Params:
     # As many threads as there are, since a session sets those of the whole process.
     runtime = {
         "device": "cpu",
-        "processes": size.processes,
+        "cores": size.cores,
         "threads": torch.get_num_threads(),
         "checkpoint_every": 1,
     }

@@ -79,12 +79,10 @@ def test_a_late_iteration_is_what_the_reference_computes(tmp_path: Path) -> None
     assert differences(trained("late", tmp_path, Size(iterations=14, envs=4))) == set()
 
 
-def test_many_hosts_in_two_processes_are_what_the_reference_computes(tmp_path: Path) -> None:
-    """Nothing changes with the number of a host, of its process, or with the count of rows."""
+def test_many_hosts_on_two_cores_are_what_the_reference_computes(tmp_path: Path) -> None:
+    """Nothing changes with the number of a host, with its thread, or with the count of rows."""
     assert (
-        differences(
-            trained("many", tmp_path, Size(iterations=2, envs=520, processes=2)), SOME_HOSTS
-        )
+        differences(trained("many", tmp_path, Size(iterations=2, envs=520, cores=2)), SOME_HOSTS)
         == set()
     )
 

@@ -34,7 +34,7 @@ def small_params(runtime: dict | None = None, **changes: object) -> Params:
     settings |= {"policy": Policy(**SIZES), "ppo": PPOParams(epochs=2, minibatches=2), **changes}
     return standard.Params(
         train=Train(**settings),
-        runtime=Runtime(**{"threads": 1, "processes": 1, **(runtime or {})}),
+        runtime=Runtime(**{"threads": 1, "cores": 1, **(runtime or {})}),
     )
 
 

@@ -30,7 +30,7 @@ def small(name: str = "CartPole-v1", core: str = "lstm", **runtime: object) -> P
     return Params(
         prepare=Prepare(task="gym", gym=GymParams(id=name)),
         train=Train(**settings, policy=Policy(**SIZES, core=core, critic="own"), ppo=ppo),
-        runtime=Runtime(**{"threads": 1, "processes": 1, **runtime}),
+        runtime=Runtime(**{"threads": 1, "cores": 1, **runtime}),
     )
 
 

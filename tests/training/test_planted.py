@@ -37,7 +37,7 @@ SETTINGS = (
     "train.ppo.minibatches=2",
     "train.ppo.learning_rate=0.003",
     "train.ppo.target_kl=0.03",
-    "runtime={device: cpu, processes: 1, threads: 1, progress: none}",
+    "runtime={device: cpu, cores: 1, threads: 1, progress: none}",
 )
 
 

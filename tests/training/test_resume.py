@@ -226,7 +226,7 @@ def test_harmless_changes_are_listed_and_another_machine_is_declared_inexact(cop
     assert machine.evidence == {"threads": "1 → 2"}
     machine_before = read(copied / "checkpoints" / "000004").manifest.machine
     machine_after = machine_before.model_copy(
-        update={"libraries": machine_before.libraries | {"torch": "9"}, "processes": 2, "group": 2}
+        update={"libraries": machine_before.libraries | {"torch": "9"}, "cores": 2, "group": 2}
     )
     assert machine_before.differences(machine_after) == {
         "torch": f"{machine_before.libraries['torch']} → 9"

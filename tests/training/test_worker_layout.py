@@ -12,8 +12,8 @@ import pytest
 import torch
 from small_runs import findings_of, small_params
 
+from simic import threads
 from simic.errors import SimicError
-from simic.growth.batch.shards import Layout
 from simic.params import Params, Runtime
 from simic.training import worker_layout
 from simic.training.checkpoint import read
@@ -22,65 +22,54 @@ from simic.training.session import open_session
 from simic.training.trainer import train
 from tests.helpers import ROOT
 
-pytestmark = pytest.mark.usefixtures("real_starts")
 CPU = torch.device("cpu")
 HOSTS = 8  # two groups of four
 
 
-def shared(processes: int, **changes: object) -> Params:
-    return small_params({"processes": processes}, **({"envs": HOSTS, "iterations": 2} | changes))
-
-
-def workers() -> list[int]:
-    children = subprocess.run(
-        ["pgrep", "-P", str(os.getpid()), "-f", "spawn_main"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return [int(line) for line in children.stdout.split()]
+def shared(cores: int) -> Params:
+    return small_params({"cores": cores}, envs=HOSTS, iterations=2)
 
 
 @pytest.mark.parametrize(
     ("settings", "hosts", "group", "expected"),
     [
-        ({"processes": 2}, 64, None, Layout(64, 32, 2)),
-        ({"processes": 32}, 64, None, Layout(64, 4, 16)),  # no groups of fewer than four
-        ({"processes": 8}, 64, 16, Layout(64, 16, 4)),  # the groups of a checkpoint stay
-        ({}, 64, None, Layout(64, 16, 4)),  # each core has a process of one thread
-        ({"threads": 3}, 64, None, Layout(64, 16, 4)),
+        ({"cores": 2}, 64, None, 32),
+        ({"cores": 32}, 64, None, 4),  # no groups of fewer than four
+        ({"cores": 8}, 64, 16, 16),  # the groups of a checkpoint stay
+        ({}, 64, None, 16),  # of all cores
+        ({"threads": 3}, 64, None, 16),
     ],
 )
-def test_a_group_for_each_process_and_a_process_of_one_thread_for_each_core_unless_they_are_given(
+def test_a_group_for_each_core_and_operations_of_one_thread_unless_they_are_given(
     settings, hosts, group, expected, monkeypatch
 ) -> None:
     threads_set: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads_set.append)
     monkeypatch.setattr(worker_layout, "cores", lambda: 4)
-    assert worker_layout.layout(Runtime(**settings), hosts, CPU, group) == expected
+    assert worker_layout.hosts_together(Runtime(**settings), hosts, CPU, group) == expected
     assert threads_set == ([] if "threads" in settings else [1])
+    assert threads.count() == settings.get("cores", 4)
 
 
-def test_with_cuda_there_is_one_process() -> None:
-    assert worker_layout.layout(Runtime(), 64, torch.device("cuda")) == Layout(64, 64, 1)
+def test_with_cuda_all_hosts_are_together() -> None:
+    cuda = torch.device("cuda")
+    assert worker_layout.hosts_together(Runtime(), 64, cuda) == 64
     with pytest.raises(
-        SimicError, match=r"runtime.processes = 2: must be auto or 1 with CUDA; torchrun"
+        SimicError, match=r"runtime.cores = 2: must be auto or 1 with CUDA; torchrun"
     ):
-        worker_layout.layout(Runtime(processes=2), 64, torch.device("cuda"))
+        worker_layout.hosts_together(Runtime(cores=2), 64, cuda)
 
 
-def test_any_number_of_processes_goes_on_bit_for_bit(prepared, tmp_path) -> None:
+def test_any_number_of_cores_goes_on_bit_for_bit(prepared, tmp_path) -> None:
     """The groups are those of the checkpoint, so a run may move to a machine with other cores."""
     with open_session(shared(2), tmp_path, prepared) as session:
-        assert len(workers()) == 1
         train(session)
-    assert not workers()
     last = tmp_path / "checkpoints" / "000002"
     machine, content = read(last).manifest.machine, (last / "state.safetensors").read_bytes()
-    assert (machine.group, machine.processes, machine.ranks) == (4, 2, 1)
+    assert (machine.group, machine.cores, machine.ranks) == (4, 2, 1)
     shutil.rmtree(last)
     with open_session(shared(1), tmp_path, prepared) as session:
-        assert (session.identity.machine.group, session.identity.machine.processes) == (4, 1)
+        assert (session.identity.machine.group, session.identity.machine.cores) == (4, 1)
         assert session.state.counters.iteration == 1
         train(session)
     assert (last / "state.safetensors").read_bytes() == content
@@ -101,7 +90,7 @@ def slow_work(folder, number):
     (folder / f"ended-{number}").touch()
 
 if __name__ == "__main__":
-    runtime = Runtime(processes=2, threads=1)
+    runtime = Runtime(cores=2, threads=1)
     spread(partial(slow_work, Path(sys.argv[1])), 2, runtime, torch.device("cpu"))
 """
 

@@ -7,7 +7,8 @@ and is too large by chance, more so the more features there are; the product of 
 is not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Self
 
 import torch
@@ -21,6 +22,7 @@ from simic.growth.batch.template import Fits, Template, channels_last
 from simic.growth.networks.blueprints import Blueprint
 from simic.growth.networks.hosts import HostSpec
 from simic.rng import Purpose
+from simic.threads import OwnOfThread, share
 
 # Of each task's training split, in two halves.
 ROWS = 1024
@@ -31,20 +33,21 @@ TASKS_AT_ONCE = 32
 class Alignments:
     """Alignment of every blueprint with every task of the training data, computed when a task is first asked for.
 
-    Numbers do not depend on the run: untrained features are drawn from a fixed key. ``templates`` and ``kinds``
-    are those of one slot, and must read the input: features of the host would change as it trains.
+    Numbers do not depend on the run: untrained features are drawn from a fixed key. Seeds must read the input: features
+    of the host would change as it trains. ``templates`` gives each thread its own.
     """
 
     def __init__(
         self,
-        templates: Sequence[Template],
+        templates: Callable[[], Templates],
         kinds: Sequence[Blueprint],
         data: Dataset,
         fits: Fits,
     ) -> None:
         self.data = data
         self._fits = fits
-        self._kinds = list(zip(templates, (kind.closing for kind in kinds), strict=True))
+        self._templates = templates
+        self._closing = [kind.closing for kind in kinds]
         self._table = torch.zeros(data.tasks, len(kinds), device=data.y.device)
         self._is_computed = torch.zeros(data.tasks, dtype=torch.bool, device=data.y.device)
 
@@ -57,23 +60,20 @@ class Alignments:
             blueprints: Kinds of seeds, P.
             data: The training split.
         """
-        return cls(
-            Templates(host, tuple(blueprints), checked=True).seeds[0], blueprints, data, Fits()
-        )
+        make = partial(Templates, host, tuple(blueprints), checked=True)
+        return cls(OwnOfThread(make, make()), blueprints, data, Fits())
 
     def of(self, tasks: Tensor) -> Tensor:
         """Look up alignments ``[E, P]`` with the tasks ``[E]``: each in -1…1, the largest of a task ±1."""
-        for part in (tasks[~self._is_computed[tasks]] // TASKS_AT_ONCE).unique().tolist():
-            neighbours = torch.arange(
-                part * TASKS_AT_ONCE, min((part + 1) * TASKS_AT_ONCE, self.data.tasks)
-            )
-            self._compute(neighbours.to(tasks.device))
+        everyone = torch.arange(self.data.tasks, device=tasks.device).split(TASKS_AT_ONCE)
+        missing = (tasks[~self._is_computed[tasks]] // TASKS_AT_ONCE).unique().tolist()
+        share(self._compute, [everyone[part] for part in missing])
         return self._table[tasks]
 
     def _compute(self, tasks: Tensor) -> None:
         x, y = self.data.of_tasks(tasks, slice(ROWS))
         x = channels_last(x)
-        by_kind = [self._aligned(kind, tasks, x, y) for kind in range(len(self._kinds))]
+        by_kind = [self._aligned(kind, tasks, x, y) for kind in range(len(self._closing))]
         values = torch.stack(by_kind, dim=1)
         # Only how blueprints compare within a task is read, so the largest is 1.
         largest = values.abs().amax(dim=1, keepdim=True)
@@ -86,7 +86,7 @@ class Alignments:
         Only those of parameters that start at 0 count.
         """
         # The untrained blueprint in each task, with the same weights, and what it fits to the data.
-        template, closing = self._kinds[kind]
+        template = self._templates().seeds[0][kind]
         key = rng.key(0, Purpose.ALIGNMENT, kind, device=tasks.device)
         rows = template.draw(key.expand(len(tasks)))
         if template.fits:
@@ -101,7 +101,7 @@ class Alignments:
             leaves = [
                 weight.requires_grad_()
                 for name, weight in zip(template.names, weights, strict=True)
-                if name in closing
+                if name in self._closing[kind]
             ]
             gradients = [self._gradient(template, weights, leaves, *half) for half in halves]
         # By parameter, then all of them.

@@ -3,7 +3,7 @@
 A host's numbers do not depend on the hosts beside it. How fast it is: docs/history/experiments.md.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ from simic.growth.compiled.seeds import KINDS
 from simic.growth.life.vocabulary import Blend, Stage
 from simic.growth.networks.hosts import HostSpec
 from simic.params import HostOptimizer
+from simic.threads import share
+
+HOSTS_AT_ONCE = 32  # that a thread takes: with fewer it would come for more too often
 
 
 class CompiledHosts:
@@ -93,10 +96,20 @@ class CompiledHosts:
         # A seed in TRAINING adds nothing.
         in_training = torch.from_numpy(state.stage == Stage.TRAINING)
         alphas = alpha.float().masked_fill(in_training, torch.nan)[:, 0].contiguous()
-        # Hosts with seeds of one blueprint at a time.
+        # Hosts with seeds of one blueprint at a time, some to each thread that is free.
         lacking = self._lacking(data, tasks)
-        norms: list[SeedNorms] = []
-        for blueprint, places in _by_blueprint(hosts, state, state.learning):
+        by_blueprint = list(_by_blueprint(hosts, state, state.learning))
+        columns = (
+            data.x.flatten(1).numpy(),
+            data.y.numpy(),
+            order.numpy(),
+            lacking,
+            alphas.numpy(),
+            state.frozen[:, 0],
+        )
+
+        def train(part: tuple[int, Integers]) -> None:
+            blueprint, places = part
             train_hosts(
                 *self._kind(blueprint),
                 settings,
@@ -104,14 +117,13 @@ class CompiledHosts:
                 self._seed_rows(blueprint, stores),
                 measured,
                 places,
-                data.x.flatten(1).numpy(),
-                data.y.numpy(),
-                order.numpy(),
-                lacking,
-                alphas.numpy(),
-                state.frozen[:, 0],
+                *columns,
             )
-            # Only seeds that ran have norms.
+
+        share(train, _in_parts(by_blueprint))
+        # Only seeds that ran have norms.
+        norms: list[SeedNorms] = []
+        for blueprint, places in by_blueprint:
             if blueprint >= 0:
                 among = torch.from_numpy(np.searchsorted(hosts, places))
                 by_batch = torch.from_numpy(measured[3][places].T)
@@ -147,22 +159,24 @@ class CompiledHosts:
         on = (state.acting & ~off)[..., 0]
         correct = np.empty((*on.shape, len(data)), np.bool_)
         loss = np.empty(on.shape, np.float32)
-        lacking = self._lacking(data, tasks)
-        for blueprint, places in _by_blueprint(hosts, state, np.logical_or.reduce(on)[:, None]):
+        columns = (
+            data.x.view(data.tasks, len(data), -1).numpy(),
+            data.y.view(data.tasks, len(data)).numpy(),
+            tasks.numpy(),
+            self._lacking(data, tasks),
+            stores["host"].param.numpy(),
+        )
+        alphas = alpha[:, 0].float().contiguous().numpy()
+
+        def evaluate(part: tuple[int, Integers]) -> None:
+            blueprint, places = part
+            seeds = self._seed_rows(blueprint, stores)[0]
             evaluate_hosts(
-                *self._kind(blueprint),
-                places,
-                data.x.view(data.tasks, len(data), -1).numpy(),
-                data.y.view(data.tasks, len(data)).numpy(),
-                tasks.numpy(),
-                lacking,
-                stores["host"].param.numpy(),
-                self._seed_rows(blueprint, stores)[0],
-                alpha[:, 0].float().contiguous().numpy(),
-                on,
-                correct,
-                loss,
+                *self._kind(blueprint), places, *columns, seeds, alphas, on, correct, loss
             )
+
+        running = np.logical_or.reduce(on)[:, None]
+        share(evaluate, _in_parts(_by_blueprint(hosts, state, running)))
         return torch.from_numpy(correct[:, hosts]), torch.from_numpy(loss[:, hosts])
 
     def _kind(self, blueprint: int) -> tuple[int, tuple[int, ...]]:
@@ -204,6 +218,15 @@ def _by_blueprint(
     blueprints = np.where(running[:, 0], state.blueprint[:, 0], -1)[hosts]
     for blueprint in np.unique(blueprints).tolist():
         yield blueprint, hosts[blueprints == blueprint]
+
+
+def _in_parts(by_blueprint: Iterable[tuple[int, Integers]]) -> list[tuple[int, Integers]]:
+    """Cut groups of hosts into parts of a few, so that threads end together."""
+    return [
+        (blueprint, places[first : first + HOSTS_AT_ONCE])
+        for blueprint, places in by_blueprint
+        for first in range(0, len(places), HOSTS_AT_ONCE)
+    ]
 
 
 def _rows_of(store: Rows) -> tuple[NDArray[Any], ...]:

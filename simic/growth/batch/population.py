@@ -37,6 +37,7 @@ from simic.growth.networks.blueprints import Blueprint, built, count_flops
 from simic.growth.networks.hosts import HostSpec
 from simic.params import HostOptimizer
 from simic.rng import Purpose
+from simic.threads import OwnOfThread, share
 from simic.transfer import CPU, upload
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ class Answers:
 class Population:
     """E hosts of one kind with their seeds, trained together.
 
-    ``learning_rate`` may be changed between epochs. ``group`` hosts run at once, as many as the memory was seen to
-    hold; at first all. Seed and gate rows are allocated per slot and blueprint when the first host germinates one.
+    ``learning_rate`` may be changed between epochs. ``group`` hosts run together, at first all: on a CPU threads share
+    the groups, elsewhere a group is as large as the memory was seen to hold. Seed and gate rows are allocated per slot
+    and blueprint when the first host germinates one.
 
     Args:
         host: Their kind.
@@ -82,7 +84,6 @@ class Population:
         optimizer: How hosts and seeds train.
         device: Where they are.
         backend: ``auto``, ``vmap`` or ``loop``.
-        checked: Another process has tried the blueprints, and is asked what seeds weigh.
     """
 
     def __init__(
@@ -94,7 +95,6 @@ class Population:
         optimizer: HostOptimizer,
         device: torch.device | str = "cpu",
         backend: Backend = "auto",
-        checked: bool = False,
     ) -> None:
         self.host = host
         self.blueprints = blueprints
@@ -102,14 +102,11 @@ class Population:
         self.optimizer = optimizer
         self.device = torch.device(device)
         self.env_ids = env_ids.to(self.device)
-        self.templates = Templates(host, blueprints, checked)
+        self.templates = Templates(host, blueprints)
         self.learning_rate = optimizer.learning_rate
         self.group = len(env_ids)
         self.backend: Backend = backend
-        if not checked:
-            self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = (
-                self._counts()
-            )
+        self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = self._counts()
         # Which parameters start at zero under MULTIPLY, by slot and blueprint.
         self._closing = [
             [
@@ -124,6 +121,10 @@ class Population:
         self._snapshot: dict[str, Rows] = {}
         self._fits = Fits()
         self._alignments: Alignments | None = None
+        # Weights are plugged into these, so two threads must not run the same.
+        self._runnable = OwnOfThread(
+            partial(Templates, host, blueprints, checked=True), self.templates
+        )
         self._compiled: CompiledHosts | None = None
         # Loops are of hosts for tables, on a CPU, under AdamW.
         on_cpu = self.device == CPU and backend == "auto"
@@ -135,9 +136,6 @@ class Population:
 
     def __len__(self) -> int:
         return len(self.env_ids)
-
-    def close(self) -> None:
-        """Do nothing: no other process has to be ended."""
 
     # --- structure ---
 
@@ -203,8 +201,7 @@ class Population:
         self._store(gate_name(slot)).start(rows, gates)
         multiplies = slots.operator[rows, slot] == Blend.MULTIPLY
 
-        # Seeds of one kind are drawn, and fitted, together.
-        for kind in np.unique(kinds).tolist():
+        def start(kind: int) -> None:
             places = upload(np.flatnonzero(kinds == kind), self.device)
             template = self.templates.seeds[slot][kind]
             param = template.draw(streams[places])
@@ -216,6 +213,9 @@ class Population:
             store = self._store(seed_name(slot, kind))
             store.start(rows[places], param.masked_fill_(closed, 0.0))
 
+        # Seeds of one kind are drawn, and fitted, together.
+        share(start, np.unique(kinds).tolist())
+
     def aligned(self, data: Dataset) -> Tensor:
         """Measure the alignment of each blueprint with each host's task in ``data``, the training split, ``[E, P]``; 0
         where seeds read features of the host.
@@ -223,8 +223,9 @@ class Population:
         if not self.host.reads_input:
             return torch.zeros(len(self), len(self.blueprints), device=self.device)
         if self._alignments is None or self._alignments.data is not data:
-            templates = self.templates.seeds[0]
-            self._alignments = Alignments(templates, self.blueprints, data.of("train"), self._fits)
+            self._alignments = Alignments(
+                self._runnable, self.blueprints, data.of("train"), self._fits
+            )
         return self._alignments.of(self.tasks)
 
     # --- training ---
@@ -329,7 +330,7 @@ class Population:
         for batch in order.unbind(1):
             x = data.x.index_select(0, batch.flatten()).unflatten(0, batch.shape)
             y = data.y.index_select(0, batch.flatten()).unflatten(0, batch.shape)
-            logits = run_streams(self.backend, self.templates, weights, plan, channels_last(x))
+            logits = run_streams(self.backend, self._runnable(), weights, plan, channels_last(x))
             loss, correct = score(logits, y, lacking)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
@@ -355,7 +356,14 @@ class Population:
         return everybody[is_compiled], everybody[~is_compiled]
 
     def _in_groups(self, hosts: Integers, work: Callable[[Integers], T]) -> list[T]:
-        """Do ``work`` on hosts, ``group`` at a time; where memory does not suffice, the group is halved for good."""
+        """Do ``work`` on hosts, ``group`` at a time."""
+        firsts = range(0, len(hosts), self.group)
+        parts = [hosts[first : first + self.group] for first in firsts]
+        by_part = share(lambda part: self._as_memory_allows(part, work), parts)
+        return [result for results in by_part for result in results]
+
+    def _as_memory_allows(self, hosts: Integers, work: Callable[[Integers], T]) -> list[T]:
+        """Do ``work`` on hosts together; where memory does not suffice, the group is halved for good."""
         first = 0
         results: list[T] = []
         while first < len(hosts):
@@ -476,7 +484,7 @@ class Population:
         chunk = max(1, EVALUATION_POSITIONS // data.y[0].numel())
         for start in range(0, len(data), chunk):
             x, y = self._samples(data, rows, slice(start, start + chunk))
-            logits = run_streams(self.backend, self.templates, weights, plan, x)
+            logits = run_streams(self.backend, self._runnable(), weights, plan, x)
             loss, correct = score(logits, y if owner is None else y[owner], lacking)
             losses.append(loss)
             corrects.append(correct)
@@ -536,7 +544,9 @@ class Population:
 
     def refresh_snapshot(self, hosts: Tensor, slots: Slots) -> None:
         """Update the snapshot in ``hosts [E]`` bool: hosts and FOSSILIZED seeds; who restores prunes all others."""
-        for name, store in self._stores.items():
+
+        def refresh(item: tuple[str, Rows]) -> None:
+            name, store = item
             # A gate is stored by slot, a seed by slot and blueprint.
             rows = hosts
             if name != "host":
@@ -547,6 +557,8 @@ class Population:
             if name not in self._snapshot:
                 self._snapshot[name] = self._new_store(name)
             self._snapshot[name].copy_where(rows, store)
+
+        share(refresh, self._stores.items())
 
     def restore(self, hosts: Tensor) -> None:
         """Put ``hosts [E]`` bool and their seeds back to the snapshot, optimizer state included; leave all others.

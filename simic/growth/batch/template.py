@@ -253,10 +253,11 @@ class Fits:
         # Values of tasks that nobody asked about are never read.
         key = id(data), template.name
         if key not in self._tables:
+            # Another thread may be here too: the table that is there first stays.
             is_fitted = torch.zeros(data.tasks, dtype=torch.bool, device=tasks.device)
             fitted = template.layout.width - template.layout.params
             values = torch.zeros(data.tasks, fitted, device=tasks.device)
-            self._tables[key] = data, is_fitted, values
+            self._tables.setdefault(key, (data, is_fitted, values))
         _, is_fitted, values = self._tables[key]
         missing = tasks[~is_fitted[tasks]].unique()
         if len(missing):

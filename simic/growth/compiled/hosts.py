@@ -637,7 +637,7 @@ def _training(sources: str, cache: bool) -> Callable[..., None]:
     """Make the loop. numba looks for it by this file and the closure, where the hash stands for all other sources."""
 
     # Plain tuples: an old cache that names classes which are gone could not be read.
-    @njit(cache=cache, **OPTIONS)
+    @njit(cache=cache, nogil=True, **OPTIONS)
     def train_hosts(
         kind: int,
         widths: tuple,
@@ -664,7 +664,7 @@ def _training(sources: str, cache: bool) -> Callable[..., None]:
 def _evaluation(sources: str, cache: bool) -> Callable[..., None]:
     """Make the loop, as above."""
 
-    @njit(cache=cache, **OPTIONS)
+    @njit(cache=cache, nogil=True, **OPTIONS)
     def evaluate_hosts(
         kind: int,
         widths: tuple,

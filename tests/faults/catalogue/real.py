@@ -1,11 +1,11 @@
 """Faults of the run as users run it: 512 hosts in two processes. Each acts only late, only after many rows, only on
-the last hosts or in the second process, or in what is measured before anything is learned.
+the last hosts or in the second thread, or in what is measured before anything is learned.
 """
 
 from tests.faults.fault import Faults, Patch, fault
 
 PPO, NORMALIZATION = "agent/ppo.py", "agent/normalization.py"
-ENV, SHARDS = "envs/growth_env.py", "growth/batch/shards.py"
+ENV, POPULATION = "envs/growth_env.py", "growth/batch/population.py"
 DRAWING, HEADROOM, SCORING = (
     "data/suites/suite_bank.py",
     "evaluation/headroom.py",
@@ -84,7 +84,7 @@ FAULTS: Faults = {
     ),
     "advantages-of-many-rows-too-small": fault(
         "Advantages of a rollout of more than 2,500 rows are a sixth too small.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
+        "reference/test_small_runs.py::test_many_hosts_on_two_cores_are_what_the_reference_computes",
         Patch(
             PPO,
             "=ADVANTAGE_SIGMA_FLOOR)",
@@ -93,7 +93,7 @@ FAULTS: Faults = {
     ),
     "bootstrap-behind-the-five-hundredth-host": fault(
         "Behind the five-hundredth host the end of an episode is worth what the critic thinks of it.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
+        "reference/test_small_runs.py::test_many_hosts_on_two_cores_are_what_the_reference_computes",
         Patch(
             PPO,
             "torch.where(terminated",
@@ -103,7 +103,7 @@ FAULTS: Faults = {
     # The last hosts.
     "last-hosts-never-act": fault(
         "Whatever is decided for the last hundred hosts, they wait.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
+        "reference/test_small_runs.py::test_many_hosts_on_two_cores_are_what_the_reference_computes",
         Patch(
             ENV,
             ("            )\n        action = waiting_where("),
@@ -116,7 +116,7 @@ FAULTS: Faults = {
     ),
     "last-hosts-learn-validation-tasks": fault(
         "The last hundred hosts play the tasks that choose the checkpoint.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
+        "reference/test_small_runs.py::test_many_hosts_on_two_cores_are_what_the_reference_computes",
         Patch(
             ENV,
             "return (first + self.iteration * self.train.envs + self.host_ids) % self.train_tasks",
@@ -127,7 +127,7 @@ FAULTS: Faults = {
     ),
     "last-hosts-paid-more": fault(
         "The last hundred hosts are paid a tenth more.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
+        "reference/test_small_runs.py::test_many_hosts_on_two_cores_are_what_the_reference_computes",
         Patch(
             ENV,
             "return self._observe(), rewards.total(parts), transition.terminal",
@@ -137,7 +137,7 @@ FAULTS: Faults = {
     ),
     "last-hosts-see-their-neighbour": fault(
         "Each of the last hundred hosts is observed as the one before it.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
+        "reference/test_small_runs.py::test_many_hosts_on_two_cores_are_what_the_reference_computes",
         Patch(
             ENV,
             "return Observation(observe(view), state.slots.blueprint",
@@ -148,49 +148,45 @@ FAULTS: Faults = {
     ),
     "last-hosts-forget-at-step-four": fault(
         "The policy's memory of the last hundred hosts is wiped after the fourth step.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
+        "reference/test_small_runs.py::test_many_hosts_on_two_cores_are_what_the_reference_computes",
         Patch(
             "agent/rollout.py",
             "state = decision.state\n",
             "state = decision.state.zeroed((env.env_ids > 411) & (t == 3))\n",
         ),
     ),
-    # The second process.
-    "second-process-learns-slower": fault(
-        "Hosts of the second process learn at half the rate.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
+    # The second thread, and what is beside the first hosts.
+    "second-half-learns-slower": fault(
+        "The second half of every minibatch counts half.",
+        "agent/test_pieces.py",
         Patch(
-            SHARDS,
-            "self.optimizer,",
-            'self.optimizer.model_copy(update={"learning_rate": self.optimizer.learning_rate / 2}),',
+            PPO,
+            "[part.gradients for part in learned]",
+            "[[g * (1 - 0.5 * (part is not learned[0])) for g in part.gradients] for part in learned]",
         ),
     ),
-    "second-process-answers-for-its-neighbours": fault(
-        "In the second process a host is scored by the answers of the one before it.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
+    "second-group-answers-for-its-neighbours": fault(
+        "In all groups but the first a host is scored by the answers of the one before it.",
+        "growth/batch/test_groups_in_threads.py::test_a_group_is_a_population_of_its_own",
         Patch(
-            SHARDS,
-            "correct for part in parts]",
-            "correct.roll(int(k > 0), 1) for k, part in enumerate(parts)]",
+            POPULATION,
+            "(torch.cat(part, 1) for part in zip(*parts, strict=True))",
+            "(torch.cat([x.roll(int(k > 0), 1) for k, x in enumerate(part)], 1) for part in zip(*parts, strict=True))",
         ),
     ),
-    "second-process-reads-backwards": fault(
-        "Hosts of the second process are given their minibatches in the reverse order.",
-        "growth/batch/test_shards.py::test_a_group_is_a_population_of_its_own",
+    "last-hosts-of-a-blueprint-do-not-learn": fault(
+        "Of more hosts with one blueprint than a thread takes at a time the rest do not learn.",
+        "reference/test_small_runs.py::test_many_hosts_on_two_cores_are_what_the_reference_computes",
         Patch(
-            SHARDS,
-            "_sent(data), order, ",
-            "_sent(data), torch.cat((order[: self.layout.group], order[self.layout.group :].flip(1))), ",
+            "growth/batch/compiled.py",
+            "share(train, _in_parts(by_blueprint))",
+            "share(train, [(kind, places[:HOSTS_AT_ONCE]) for kind, places in by_blueprint])",
         ),
     ),
-    "second-process-begins-as-before": fault(
-        "Hosts of the second process begin with the weights of the iteration before.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
-        Patch(
-            SHARDS,
-            "self.population.reset(iteration, ",
-            "self.population.reset(iteration - int(self.population.env_ids[0] > 0), ",
-        ),
+    "threads-mix-up-their-results": fault(
+        "Results of threads come in the order in which they were done.",
+        "test_threads.py",
+        Patch("threads.py", "[results[number] for number, _ in numbered]", "[*results.values()]"),
     ),
     # Headroom.
     "rules-train-an-epoch-less": fault(
@@ -230,9 +226,8 @@ FAULTS: Faults = {
         "evaluation/test_static_baselines.py",
         Patch(
             "evaluation/static_baselines.py",
-            "optimizer = train.host_optimizer\n",
-            "optimizer = train.host_optimizer\n"
-            '    optimizer = optimizer.model_copy(update={"learning_rate": optimizer.learning_rate / 3})\n',
+            "    return population\n",
+            "    population.learning_rate /= 3\n    return population\n",
         ),
     ),
     # Held-out tasks.

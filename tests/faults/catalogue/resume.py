@@ -64,7 +64,7 @@ FAULTS: Faults = {
     ),
     "chain-begins-anew": fault(
         "The hash chain of the state forgets its last link at a resume.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
+        "reference/test_small_runs.py::test_many_hosts_on_two_cores_are_what_the_reference_computes",
         Patch(STATE, COUNTERS, '            if field.name != "chain":\n    ' + COUNTERS),
     ),
     "minibatches-counted-from-resume": fault(

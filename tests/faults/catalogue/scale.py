@@ -49,7 +49,7 @@ FAULTS: Faults = {
     ),
     "second-process-begins-with-others-weights": fault(
         "Hosts of the second process begin with the weights of the first process's.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
+        "reference/test_small_runs.py::test_many_hosts_on_two_cores_are_what_the_reference_computes",
         Patch(
             "growth/batch/population.py",
             "iteration, self.env_ids, device",
