@@ -40,13 +40,12 @@ def trained(tree: Params, work: Path, seed: int, base: Workspace) -> Workspace:
     """
     workspace = Workspace(work / f"seed_{seed}")
     if not workspace.evaluation.exists():
-        workspace.reports.mkdir(parents=True, exist_ok=True)
+        # The evaluation compares with a headroom on the same hosts; the seals say that it is of these data.
+        shutil.copytree(base.reports, workspace.reports, dirs_exist_ok=True)
         if not workspace.prepared.exists():
             # Whole or not at all: half a copy would be taken for the data.
             with durable.new_directory(workspace.prepared) as copy:
                 shutil.copytree(base.prepared, copy, dirs_exist_ok=True)
-        # The evaluation compares with a headroom on the same hosts.
-        shutil.copy(base.headroom, workspace.headroom)
         if not workspace.checkpoints.exists():
             stages.train(tree.model_copy(update={"rng_seed": seed}), workspace)
         stages.evaluate(tree, workspace)
@@ -194,7 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
         evaluations.append(result.read(workspace.evaluation))
         curves.append(curve(workspace, tree.train.envs))
         tables = {
-            "suite": tree.prepare.dataset,
+            "suite": tree.prepare.suite.name,
             "overrides": options.overrides,
             "seeds": seed,
             "curves": curves,

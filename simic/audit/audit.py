@@ -33,7 +33,8 @@ def checks(live: bool = False, is_gym: bool | None = None) -> tuple[base.Check, 
 
 def examine(run: RunRecord, name: str) -> Verdict:
     """Run all checks on a run of that name, and write the four lines of its verdict."""
-    # The summary is written from a verdict without one: its lines need the results sorted and counted.
+    # The replays are the last checks, since they may still be under way. The summary is written from a verdict without
+    # one: its lines need the results sorted and counted.
     results = tuple(check.run(run) for check in checks(is_gym=run.params.prepare.is_gym))
     bare = Verdict(
         run=name, results=results, summary=Summary(what="", record="", replay="", learning="")

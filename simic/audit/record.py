@@ -1,6 +1,6 @@
 """Everything that a check may read of one run: telemetry tables, evaluation, checkpoints, provenance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -168,7 +168,7 @@ class RunRecord:
     splits: Mapping[str, Mapping[str, Dataset]] | None = None
     # The numbers of metrics.json, by place
     metrics: Mapping[str, Mapping[str, float]] | None = None
-    replays: tuple[ReplayResult, ...] | None = None
+    replays: Callable[[], tuple[ReplayResult, ...]] | None = None  # waits for them
 
     @classmethod
     def from_published(cls, params: Params, folder: Path) -> Self:

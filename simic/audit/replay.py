@@ -3,11 +3,12 @@
 Equal or not: there are no bounds. What cannot be played again bit for bit here is not possible, with the reason.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -43,21 +44,29 @@ class Attempt:
     subject: str  # in words
 
 
-def replay_run(run: RunRecord, files: RunFiles) -> tuple[ReplayResult, ...]:
-    """Replay an iteration of training and a sample of the evaluation side by side, each in a fresh process."""
+@contextmanager
+def replaying(run: RunRecord, files: RunFiles) -> Iterator[Callable[[], tuple[ReplayResult, ...]]]:
+    """Replay an iteration of training and a sample of the evaluation side by side, each in a fresh process, while this
+    one goes on; what is yielded waits for both, and gives the same results whenever it is asked.
+    """
     # Fresh processes: nothing that this one has loaded, seeded or configured may help a replay to agree. Each part has
     # its own, so that one that is killed leaves the other its result.
     runtime = run.params.runtime
     with worker_layout.pool(1, runtime) as trainer, worker_layout.pool(1, runtime) as evaluator:
-        # Start both before waiting for the first.
+        # Both have begun before anybody waits for the first.
         begun = (
             _begin("training", _training, run, files, trainer),
             _begin("evaluation", _evaluation, run, files, evaluator),
         )
-        results = tuple(
-            part if isinstance(part, ReplayResult) else _compare(*part) for part in begun
-        )
-    return tuple(_excused(result, run, files) for result in results)
+
+        @cache
+        def results() -> tuple[ReplayResult, ...]:
+            compared = [
+                part if isinstance(part, ReplayResult) else _compare(*part) for part in begun
+            ]
+            return tuple(_excused(result, run, files) for result in compared)
+
+        yield results
 
 
 def _begin(

@@ -3,7 +3,6 @@ between the common schedule and the oracle, show the hosts on which it won and l
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +41,7 @@ from simic.evaluation.static_baselines import (
 )
 from simic.growth.life.vocabulary import Op, Slots
 from simic.params import Params
-from simic.training import machine, worker_layout
+from simic.training import machine
 from simic.training.checkpoint import Checkpoint
 
 Actors = Callable[[GrowthEnv], Mapping[str, Actor]]
@@ -153,18 +152,20 @@ def elsewhere(
         params: those of the run.
         prepared: folder of the prepared data.
         device: where to compute.
-        actors: makes the policies for an environment; it is pickled.
+        actors: makes the policies for an environment.
         headroom: what needs no controller, with the same lengths and tasks.
     """
     # Episodes of other lengths need no other environment: the length is an argument of the episode.
     setup = EvaluationSetup.open(params, prepared, device)
     lengths = {name: other.epochs for name, other in headroom.others.items() if name != OUTSIDE}
     scores = {name: _scores(setup, actors, epochs) for name, epochs in lengths.items()}
-    # Tasks from outside do: a host is built for one width. Each width runs in a process.
+    # Tasks from outside do: a host is built for one width.
     widths = len(setup.held_out.outside)
     if widths:
-        work = partial(_outside, actors, params, prepared, device, headroom.epochs)
-        of_widths = worker_layout.spread(work, widths, params.runtime, device)
+        of_widths = [
+            _outside(actors, params, prepared, device, headroom.epochs, width)
+            for width in range(widths)
+        ]
         scores[OUTSIDE] = {
             name: result.concatenated([part[name] for part in of_widths]) for name in of_widths[0]
         }

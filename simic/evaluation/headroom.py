@@ -6,7 +6,7 @@ Nothing here depends on the controller, so one measurement serves every training
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +37,6 @@ from simic.evaluation.scoring import (
     EvaluationSetup,
     Hosts,
     decisions,
-    on_one_core,
     open_env,
     play_for_score,
     play_together,
@@ -45,7 +44,6 @@ from simic.evaluation.scoring import (
 from simic.evaluation.static_baselines import static_baselines
 from simic.params import Params, RuleName
 from simic.progress import Progress
-from simic.training import worker_layout
 from simic.training.growth_task import VALIDATION_ITERATION
 
 # Hosts that no training or evaluation episode has seen.
@@ -84,14 +82,11 @@ def measure(
     primary, *lengths = params.lengths
     others = {f"{length} epochs": reports[length] for length in lengths}
 
-    # Tasks from outside, each width in a process.
+    # Tasks from outside, one width after the other.
     widths = len(setup.held_out.outside)
     if widths:
         progress("tables from outside, widths", 0, widths)
-        measurement = partial(
-            measure_outside, replace(common, params=on_one_core(params)), prepared
-        )
-        of_widths = worker_layout.spread(measurement, widths, params.runtime, device)
+        of_widths = [measure_outside(common, prepared, width) for width in range(widths)]
         others[OUTSIDE] = joined(of_widths)
 
     first = reports[primary]

@@ -63,11 +63,6 @@ def rows_at_once(params: Params) -> int:
     return TABLE_ROWS_AT_ONCE if small_hosts(params.train) else ROWS_AT_ONCE
 
 
-def on_one_core(params: Params) -> Params:
-    """Change params so that no other core shares the hosts."""
-    return params.model_copy(update={"runtime": params.runtime.model_copy(update={"cores": 1})})
-
-
 def open_env(
     train: Train,
     rng_seed: int,
@@ -127,7 +122,7 @@ class EvaluationSetup:
         """
         held_out = load_held_out(prepared, device)
         if outside is not None:
-            params, held_out = on_one_core(params), held_out.outside[outside]
+            held_out = held_out.outside[outside]
 
         # Every task on as many hosts.
         count = len(held_out.tasks)

@@ -4,6 +4,7 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -294,22 +295,24 @@ def refuse_gym(params: Params, command: str) -> None:
 
 def audit(params: Params, workspace: Workspace) -> None:
     """Check the run, play parts of it again, and write the reports, the model card, findings and their numbers."""
-    from simic.audit.replay import RunFiles, replay_run
-    from simic.audit.report import write_report
+    from simic.audit.replay import RunFiles, replaying
 
     identity = seals.identify(workspace.root, "audit", params)
     # Damaged files may end in any error of a reader: the seals then say what is damaged.
     with (
         seals.explain_damage(workspace.root, params),
         shown(params.runtime.progress, "audit", "steps") as progress,
+        ExitStack() as replays,
     ):
-        # Before the checks, which judge a replay like any other evidence.
+        # While parts of the run are played again, the checks go on, and what they import is loaded.
         run = recorded(params, workspace)
         if params.audit.replay:
             files = RunFiles(workspace.prepared, workspace.telemetry, workspace.checkpoints)
-            run = replace(run, replays=replay_run(run, files))
-            progress("played again", 1, 1)
+            run = replace(run, replays=replays.enter_context(replaying(run, files)))
+        from simic.audit.report import write_report
+
         write_report(run, workspace.reports)
+        progress("checked", 1, 1)
     seals.write(workspace.root, identity)
 
 

@@ -5,13 +5,12 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
@@ -19,8 +18,6 @@ from simic import registry, threads
 from simic.errors import SimicError
 from simic.params import Runtime
 from simic.training import machine
-
-T = TypeVar("T")
 
 LEAST_GROUP = 4  # hosts: fewer would spend their time on dispatch
 
@@ -75,36 +72,6 @@ def hosts_together(
     if runtime.threads == "auto":
         torch.set_num_threads(max(1, cores() // max(workers, hosts)))
     return min(hosts, group or max(LEAST_GROUP, -(-hosts // workers)))
-
-
-def spread(work: Callable[[int], T], count: int, runtime: Runtime, device: torch.device) -> list[T]:
-    """Do ``work`` of 0 … count-1, shared out to processes on a CPU.
-
-    Args:
-        work: What is done; it is pickled, and uses one process itself.
-        count: How often.
-        runtime: Settings of this machine.
-        device: With another than a CPU all is done here.
-
-    Raises:
-        ProcessLost: A process ended; an interrupt ends them all.
-    """
-    processes = min(count, _cores(runtime)) if device.type == "cpu" else 1
-    # To start a process takes longer than one piece of work may.
-    if processes < 2:
-        return [work(number) for number in range(count)]
-    with pool(processes, runtime) as workers:
-        return list(workers.map(work, range(count)))
-
-
-@contextmanager
-def beside(work: Callable[[], T], runtime: Runtime) -> Iterator[Callable[[], T]]:
-    """Do picklable ``work`` in another process, where there are to be several; give what waits for its result."""
-    if _cores(runtime) < 2:
-        yield work
-        return
-    with pool(1, runtime) as workers:
-        yield workers.submit(work).result
 
 
 @contextmanager

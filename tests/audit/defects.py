@@ -101,7 +101,7 @@ def replayed(part):
         differences=("state after",),
     )
     return lambda p: p.attribute(
-        replays=(differing, *(replay for replay in p.run.replays if replay.part != part))
+        replays=lambda: (differing, *(other for other in p.run.replays() if other.part != part))
     )
 
 

@@ -316,7 +316,7 @@ def clean_run(published):
         headroom=derived_headroom(tables),
         evaluation=evaluation(measured=tables),
         provenance=provenance(),
-        replays=replays,
+        replays=lambda: replays,
     )
     run = replace(run, evaluation=derived_evaluation(run))
     metrics = {

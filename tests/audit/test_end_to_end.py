@@ -16,7 +16,7 @@ from simic import seals
 from simic.audit import figures, record
 from simic.audit.audit import checks, examine
 from simic.audit.findings import Status, Verdict
-from simic.audit.replay import RunFiles, replay_run
+from simic.audit.replay import RunFiles, replaying
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.growth.life.vocabulary import Op, Stage
@@ -293,7 +293,8 @@ def test_a_replay_of_growth_differs_where_the_record_was_edited(run, workspace):
         path = f"policies/{policy}/per_seed/val_accuracy_pct"
         altered = edited(altered, path, lambda values: [value + 0.5 for value in values])
     altered = Plant(altered).column("updates", "state_ended", put(slice(None), "0" * 64)).run
-    training, evaluation = replay_run(altered, files)
+    with replaying(altered, files) as results:
+        training, evaluation = results()
     assert (training.outcome, training.differences) == ("differs", ("state after",))
     assert evaluation.outcome == "differs"
     assert all(name.endswith("val_accuracy_pct") for name in evaluation.differences)

@@ -12,7 +12,7 @@ from simic.audit import audit
 from simic.audit.checks.base import Check
 from simic.audit.findings import ReplayResult, Verdict
 from simic.audit.record import RunRecord, Table
-from simic.audit.replay import RunFiles, replay_run
+from simic.audit.replay import RunFiles, replaying
 from simic.audit.report import markdown
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
@@ -103,7 +103,8 @@ def test_a_claim_that_does_not_follow_is_found(run: RunRecord) -> None:
 
 def replays(run: RunRecord, workspace: Workspace) -> dict[str, ReplayResult]:
     files = RunFiles(workspace.prepared, workspace.telemetry, workspace.checkpoints)
-    return {replay.part: replay for replay in replay_run(run, files)}
+    with replaying(run, files) as results:
+        return {replay.part: replay for replay in results()}
 
 
 def test_a_replay_differs_where_a_step_or_an_action_was_edited(

@@ -129,7 +129,8 @@ def test_another_machine_than_that_of_the_evaluation_is_named(workspace, files):
 def test_a_process_that_is_killed_leaves_the_other_part_its_result(workspace, files, monkeypatch):
     killed = replace(ATTEMPT, play=partial(os._exit, 9))
     monkeypatch.setattr(replay, "_training", lambda run, files: killed)
-    training, evaluation = replay.replay_run(stages.recorded(TREE, workspace), files)
+    with replay.replaying(stages.recorded(TREE, workspace), files) as results:
+        training, evaluation = results()
     assert (training.outcome, evaluation.outcome) == ("not possible", "equal")
 
 

@@ -148,8 +148,9 @@ def test_the_sentence_is_made_of_numbers_that_were_derived_again(clean, plant):
 
 @pytest.mark.parametrize("outcome", ["differs", "not possible"])
 def test_the_verdict_says_what_a_replay_came_to(outcome, clean):
-    replay = clean.replays[0].model_copy(update={"outcome": outcome, "detail": "why"})
-    verdict = examine(replace(clean, replays=(replay, clean.replays[1])), "x")
+    training, evaluation = clean.replays()
+    replay = training.model_copy(update={"outcome": outcome, "detail": "why"})
+    verdict = examine(replace(clean, replays=lambda: (replay, evaluation)), "x")
     assert verdict.summary.replay.startswith(f"Training: {outcome} (why).")
     assert verdict.unsound == (("Z1",) if outcome == "differs" else ())
 

@@ -82,7 +82,7 @@ from functools import partial
 from pathlib import Path
 import torch
 from simic.params import Runtime
-from simic.training.worker_layout import spread
+from simic.training.worker_layout import pool
 
 def slow_work(folder, number):
     (folder / f"begun-{number}").touch()
@@ -90,8 +90,8 @@ def slow_work(folder, number):
     (folder / f"ended-{number}").touch()
 
 if __name__ == "__main__":
-    runtime = Runtime(cores=2, threads=1)
-    spread(partial(slow_work, Path(sys.argv[1])), 2, runtime, torch.device("cpu"))
+    with pool(2, Runtime(threads=1)) as workers:
+        list(workers.map(partial(slow_work, Path(sys.argv[1])), range(2)))
 """
 
 

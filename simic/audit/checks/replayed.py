@@ -10,7 +10,8 @@ from simic.audit.record import RunRecord
 def _replay(part: Part, run: RunRecord) -> Outcome:
     """Judge the replay of one part."""
     # Only bytes that differ are a finding: a replay that was off or prevented has shown nothing.
-    replay = next((replay for replay in run.replays or () if replay.part == part), None)
+    results = run.replays() if run.replays is not None else ()
+    replay = next((replay for replay in results if replay.part == part), None)
     if replay is None:
         return undecided("audit.replay is off")
     if replay.outcome == "not possible":
