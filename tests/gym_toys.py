@@ -91,6 +91,36 @@ class Maze(gymnasium.Env):
         return self.seen(), 0.0, False, False, {}
 
 
+class Signs(gymnasium.Env):
+    """Shows a picture, a number and a category; the button of their sum pays. Eight steps, then cut off."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "kind": gymnasium.spaces.Discrete(2),
+            "number": gymnasium.spaces.Box(-9.0, 9.0, (1,)),
+            "picture": gymnasium.spaces.Box(0, 255, (8, 8), np.uint8),
+        }
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.seen(), {}
+
+    def seen(self):
+        self.kind, self.lit = self.np_random.integers(2, size=2)
+        picture = np.full((8, 8), 255 * self.lit, np.uint8)
+        number = self.np_random.normal(size=1).clip(-9, 9).astype(np.float32)
+        return {"kind": int(self.kind), "number": number, "picture": picture}
+
+    def step(self, action):
+        self.time += 1
+        reward = float(action == (self.kind + self.lit) % 2)
+        return self.seen(), reward, False, self.time == 8, {}
+
+
 gymnasium.register("Maze-v0", entry_point=Maze)
+gymnasium.register("Signs-v0", entry_point=Signs)
 gymnasium.register("Wandering-v0", entry_point=Wandering)
 gymnasium.register("Counting-v0", vector_entry_point=Counting)

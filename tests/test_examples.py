@@ -96,6 +96,14 @@ def test_the_agents_example_learns_what_needs_memory_masks_and_heads(
     assert float(capsys.readouterr().out.splitlines()[-1].split()[2]) > 0.8  # without memory: 0
 
 
+def test_the_example_of_several_kinds_of_observations_learns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["picture.py", "--steps", "12000"])
+    runpy.run_path(str(ROOT / "examples" / "picture.py"), run_name="__main__")
+    assert float(capsys.readouterr().out.splitlines()[-1].split()[2]) > 10  # at random: 5
+
+
 def test_the_study_submits_complete_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.overrides import Overrides
 

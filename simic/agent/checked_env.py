@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from simic.agent.spaces import Layout, RowSpace, declared
 from simic.errors import SimicError
 
 # Where environments say what is legal, the first that there is: as a method, an attribute or an entry of the info.
@@ -72,6 +73,9 @@ class CheckedEnv(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         self._refuse_statistics()
+        self.layout = Layout(env.observation_space)
+        if not self.layout.is_box:
+            self.observation_space = RowSpace(self.layout)
         # Known after the first reset, since some environments make their mask there.
         self.mask_source: str | None = None
         self._mask_name: str | None = None
@@ -184,26 +188,10 @@ class CheckedEnv(gymnasium.Wrapper):
         return float(value.reshape(()))
 
     def _observed(self, observation: Any) -> np.ndarray:
-        values = np.array(observation)
-        space = self.observation_space
-        # The shape is the declared one: numpy would broadcast another without a word.
-        if values.shape != space.shape or values.dtype.kind not in "biufc":
-            kind = f"{values.dtype} of shape {list(values.shape)}"
-            raise SimicError(
-                f"environment {self.env} observes {kind}: its observation space is {space}"
-            )
-        return values if values.dtype == space.dtype else self._cast(values, np.dtype(space.dtype))
-
-    def _cast(self, values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Give values the declared type; refuse those that it cannot hold."""
-        # Integers lose every fraction; floats lose whole units beyond the digits of their mantissa.
-        least = 2.0 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else 0.0
-        with np.errstate(all="ignore"):
-            cast = values.astype(dtype)
-            lost = (cast != values) & (abs(values) >= least)
-        if lost.any():
-            raise SimicError(
-                f"environment {self.env} observes {values[lost].flat[0]}, which its space's {dtype} cannot hold:"
-                " declare the observation space with dtype=numpy.float64"
-            )
-        return cast
+        """Copy what was observed, as an array of the declared type or a row of all leaves."""
+        try:
+            if not self.layout.is_box:
+                return self.layout.row(observation)
+            return declared(np.array(observation), self.observation_space, "observation")
+        except SimicError as error:
+            raise SimicError(f"environment {self.env}: {error}") from None

@@ -40,7 +40,8 @@ class GreedyPolicy(nn.Module):
         like = policy.like
         # Without a normaliser the same formula leaves features as they are.
         for name, neutral in {"mean": 0.0, "scale": 1.0, "limit": torch.inf}.items():
-            neutral_values = like.new_full((policy.observation_spec.features,), neutral)
+            numbers = policy.observation_spec.features - policy.observation_spec.pixels
+            neutral_values = like.new_full((numbers,), neutral)
             self.register_buffer(name, getattr(normalizer, name, neutral_values).clone())
         first = [head.first for head in policy.action_spec.heads]
         self.register_buffer("first", torch.tensor(first, device=like.device))
@@ -54,7 +55,9 @@ class GreedyPolicy(nn.Module):
         c: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         # What act does: an exported program has no branch on values.
-        normalized = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
+        pixels, numbers = features.tensor_split([self.policy.observation_spec.pixels], dim=-1)
+        normalized = ((numbers - self.mean) / self.scale).clamp(-self.limit, self.limit)
+        normalized = torch.cat((pixels.to(normalized.dtype), normalized), dim=-1)
         named_masks = dict(zip(self.masks, masks, strict=True))
         readings, state = self.policy.step(
             Observation(normalized.to(h.dtype), categories, named_masks), RecurrentState(h, c)

@@ -1,4 +1,4 @@
-"""A Gymnasium vector environment with Box observations and (Multi)Discrete actions, as ``collect`` wants it."""
+"""A Gymnasium vector environment with (Multi)Discrete actions, as ``collect`` wants it."""
 
 import inspect
 import reprlib
@@ -9,13 +9,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Discrete, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from simic import rng
 from simic.agent.checked_env import CheckedEnv
-from simic.agent.spec import ActionSpec, Observation, ObservationSpec
+from simic.agent.spaces import layout_of
+from simic.agent.spec import ActionSpec, Observation
 from simic.errors import SimicError
 
 Make = str | Callable[[], gymnasium.Env]
@@ -58,13 +59,13 @@ class GymAdapter:
         refuse_shared(self)
         self.num_envs = env.num_envs
         self.env_ids = torch.arange(self.num_envs) if env_ids is None else env_ids
-        self.observation_spec, self.action_spec = specs(
-            env.single_observation_space, env.single_action_space, action_spec
-        )
+        self.layout = layout_of(env.single_observation_space)
+        self.observation_spec = self.layout.spec
+        self.action_spec = heads_of(env.single_action_space, action_spec)
         # Heads that are masked, and where that is said; known once something was observed.
         self.masked: tuple[str, ...] | None = None
         self.mask_source: str | None = None
-        self._single = isinstance(env.single_action_space, Discrete)
+        self._is_discrete = isinstance(env.single_action_space, Discrete)
         self._first_action = np.array([head.first for head in self.action_spec.heads])
 
     def reset(
@@ -98,7 +99,7 @@ class GymAdapter:
         return observation, rewards, is_terminated, is_truncated, AdapterInfo(final)
 
     def _observation(self, values: np.ndarray) -> Observation:
-        features = self._features(values)
+        features, categories = self._columns(values)
         if not features.isfinite().all():
             row = int((~features.isfinite()).any(dim=1).nonzero()[0])
             raise SimicError(f"environment {row} observes a number that is not finite")
@@ -114,12 +115,13 @@ class GymAdapter:
                 f"{self.mask_source} masks {', '.join(masks)}: before it was {', '.join(self.masked)}"
             )
         self.action_spec.check_masks(masks, self.num_envs)
-        return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64), masks)
+        return Observation(features, categories, masks)
 
-    def _features(self, values: np.ndarray) -> Tensor:
-        """Make rows of observations, of the type that holds the space's numbers."""
-        rows = values.reshape(len(values), -1).astype(self.observation_spec.dtype)
-        return torch.from_numpy(rows)
+    def _columns(self, values: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Split rows of observations into features, of the type that holds the space's numbers, and categories."""
+        spec = self.observation_spec
+        rows = torch.from_numpy(values.reshape(len(values), -1).astype(spec.dtype))
+        return rows[:, : spec.features], rows[:, spec.features :].long()
 
     def single_row(self, observation: Any, mask: Any) -> Observation:
         """Make a row of one observation and of what the environment says is legal with it; SimicError where they are
@@ -128,15 +130,10 @@ class GymAdapter:
         # An agent that was loaded to decide has seen no environment yet.
         if self.masked is None:
             self.reset()
-        # What is no array of numbers is refused like one that is not finite.
-        expected = self.observation_spec.features
-        try:
-            features = np.asarray(observation, dtype=self.observation_spec.dtype).reshape(1, -1)
-        except (TypeError, ValueError):
-            features = np.full((1, expected), np.nan)
-        if features.shape[1] != expected or not np.isfinite(features).all():
+        features, categories = self._columns(self._single(observation)[None])
+        if not features.isfinite().all():
             raise SimicError(
-                f"observation {reprlib.repr(observation)}: must be {expected} finite numbers"
+                f"observation {reprlib.repr(observation)}: every number must be finite"
             )
         if (mask is None) is not (self.mask_source is None):
             raise SimicError(
@@ -144,17 +141,32 @@ class GymAdapter:
             )
         masks = {} if mask is None else self._masks([mask])
         self.action_spec.check_masks(masks, 1)
-        return Observation(torch.from_numpy(features), torch.zeros(1, 0, dtype=torch.int64), masks)
+        return Observation(features, categories, masks)
+
+    def _single(self, observation: Any) -> np.ndarray:
+        """Make a row of one observation, for which an array of a Box may be of any shape."""
+        if not self.layout.is_box:
+            return self.layout.row(observation)
+        expected = self.observation_spec.features
+        try:
+            row = np.asarray(observation, dtype=self.observation_spec.dtype).reshape(-1)
+        except (TypeError, ValueError):
+            row = np.empty(0)
+        if len(row) != expected:
+            raise SimicError(
+                f"observation {reprlib.repr(observation)}: must be {expected} finite numbers"
+            )
+        return row
 
     def to_action(self, indices: Tensor) -> Any:
         """Turn the indices ``[heads]`` of one environment into what it takes."""
         action = self._as_env(indices[None])[0]
-        return int(action) if self._single else action
+        return int(action) if self._is_discrete else action
 
     def _as_env(self, actions: Tensor) -> np.ndarray:
         """Turn indices ``[E, heads]`` into what a vector environment takes."""
         values = (actions.numpy() + self._first_action).astype(self.env.single_action_space.dtype)
-        return values[:, 0] if self._single else values
+        return values[:, 0] if self._is_discrete else values
 
     def _masks(self, answers: Sequence[Any]) -> dict[str, Tensor]:
         """Collect what each environment answered, by head."""
@@ -189,14 +201,16 @@ class GymAdapter:
         values = observation.copy()
         for row in rows.nonzero()[0]:
             values[row] = info["final_obs"][row]
-        return Observation(
-            self._features(values), torch.zeros(self.num_envs, 0, dtype=torch.int64), {}
-        )
+        return Observation(*self._columns(values), {})
 
     def __str__(self) -> str:
         heads = ", ".join(f"{head.name} {head.size}" for head in self.action_spec.heads)
         masks = f"masked by {self.mask_source}" if self.mask_source else "nothing masked"
-        return f"{self.observation_spec.features} observed numbers; action heads {heads}; {masks}"
+        spec = self.observation_spec
+        seen = [f"{spec.features - spec.pixels} observed numbers"] * (spec.features > spec.pixels)
+        seen += [f"image {list(image.shape)}, channels {image.channels}" for image in spec.images]
+        seen += [f"{spec.categories} categories"] * (spec.categories > 0)
+        return f"{', '.join(seen)}; action heads {heads}; {masks}"
 
     def close(self) -> None:
         self.env.close()
@@ -295,18 +309,15 @@ def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
         ) from None
 
 
-def specs(
-    observations: gymnasium.Space, actions: gymnasium.Space, action_spec: ActionSpec | None
-) -> tuple[ObservationSpec, ActionSpec]:
-    """Describe an environment's spaces.
+def heads_of(actions: gymnasium.Space, action_spec: ActionSpec | None) -> ActionSpec:
+    """Describe an action space.
 
     Args:
-        observations: A Box.
         actions: A Discrete, or a MultiDiscrete of one dimension.
         action_spec: Replaces the trivial one of the space; None: every head always matters.
 
     Raises:
-        SimicError: The agent does not know the spaces, or the spec is not of that space.
+        SimicError: The agent does not know the space, or the spec is not of it.
     """
     # Every dimension of the action space is a head.
     if isinstance(actions, Discrete):
@@ -327,17 +338,9 @@ def specs(
         raise SimicError(
             f"action_spec has heads of sizes {head_sizes}: must be those of the action space, {sizes}"
         )
-    if not isinstance(observations, Box):
-        raise SimicError(
-            f"observation space {observations}: must be a Box: wrap the environment in"
-            " gymnasium.wrappers.FlattenObservation, and offer a mask in it as action_masks()"
-        )
     # Discrete spaces may count from another number than 0.
     firsts = np.atleast_1d(np.asarray(actions.start, dtype=np.int64)).tolist()
     heads = tuple(
         replace(head, first=first) for head, first in zip(spec.heads, firsts, strict=True)
     )
-    # Numbers that float32 cannot hold stay float64 until they are centred.
-    dtype = "float32" if np.can_cast(observations.dtype, np.float32) else "float64"
-    width = int(np.prod(observations.shape))
-    return ObservationSpec(width, dtype=dtype), replace(spec, heads=heads)
+    return replace(spec, heads=heads)

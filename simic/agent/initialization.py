@@ -39,8 +39,8 @@ def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> Non
     """Set all weights of a module.
 
     Args:
-        module: Its matrices become orthogonal, its vectors 0, the scales of its LayerNorms 1, and its recurrent
-            layers uniform in ±1/√H.
+        module: Its matrices and convolutions become orthogonal, its vectors 0, the scales of its LayerNorms 1, and its
+            recurrent layers uniform in ±1/√H.
         gains: Gain by prefix of a parameter's name, the longest of which counts; 0 makes a matrix 0.
         rng_seed: Weights are a hash of it and of their names.
     """
@@ -60,8 +60,10 @@ def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> Non
             )
             continue
         gain = gains[max((prefix for prefix in gains if name.startswith(prefix)), key=len)]
-        if parameter.ndim == 2 and gain:
-            parameter.copy_(orthogonal((parameter.shape[0], parameter.shape[1]), gain, stream))
+        if parameter.ndim > 1 and gain:
+            # A convolution is a matrix of its outputs and of all that a window holds.
+            rows, columns = parameter.flatten(1).shape
+            parameter.copy_(orthogonal((rows, columns), gain, stream).view_as(parameter))
         else:
             parameter.zero_()
     # Their scales are vectors and were zeroed with all others.

@@ -70,12 +70,16 @@ class Moments:
 
 
 class ObservationNormalizer:
-    """clip((x − μ) / √(σ² + ε), ±10) by column, over all rows ever seen; columns the spec calls raw pass unchanged."""
+    """clip((x − μ) / √(σ² + ε), ±10) by column, over all rows ever seen; pixels and columns the spec calls raw pass
+    unchanged.
+    """
 
     def __init__(self, spec: ObservationSpec, device: torch.device | str = "cpu") -> None:
-        self.raw = torch.tensor(spec.raw or (False,) * spec.features, device=device)
+        self.pixels = spec.pixels
+        raw = spec.raw or (False,) * spec.features
+        self.raw = torch.tensor(raw[self.pixels :], dtype=torch.bool, device=device)
         self.dtype: torch.dtype = getattr(torch, spec.dtype)
-        self._freeze(Moments.empty(spec.features, device))
+        self._freeze(Moments.empty(len(self.raw), device))
 
     def _freeze(self, moments: Moments) -> None:
         # Computed once, since a rollout must be scaled by the same numbers when acting and when learning.
@@ -90,14 +94,17 @@ class ObservationNormalizer:
     def normalize(self, features: Tensor) -> Tensor:
         """Scale features to float32 ``[..., D]``; a value that is not finite stays so, and stops the policy."""
         # Centred in the type of the raw features: an offset like 1.7e9 leaves float32 no digits.
-        scaled = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
-        return scaled if self.dtype == torch.float32 else scaled.float()
+        numbers = features[..., self.pixels :]
+        scaled = ((numbers - self.mean) / self.scale).clamp(-self.limit, self.limit).float()
+        return (
+            torch.cat((features[..., : self.pixels].float(), scaled), -1) if self.pixels else scaled
+        )
 
     def update(self, features: Tensor, valid: Tensor, reduce: Reduce = alone) -> None:
         """Take in the rows of a rollout.
 
         Args:
-            features: Raw, ``[..., D]``; rows that are not finite are skipped.
+            features: Raw, ``[..., D]``, without the pixels; rows that are not finite are skipped.
             valid: Bool ``[...]``; other rows are skipped.
             reduce: Combines a tensor of all processes.
         """
@@ -199,7 +206,7 @@ class Normalizers:
         """Take in a finished rollout: the one place where the scales move.
 
         Args:
-            features: Raw, ``[T, E, D]``.
+            features: Raw, ``[T, E, D]``, without the pixels.
             rewards: As paid, ``[T, E]``.
             starts: First steps of episodes, bool ``[T, E]``.
             valid: Bool ``[T, E]``; other rows are skipped.

@@ -13,6 +13,7 @@ arXiv 1506.03134).
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, NamedTuple, Self
 
 import torch
@@ -29,6 +30,7 @@ from simic.agent.distributions import (
     sample,
 )
 from simic.agent.gru import GatedRows
+from simic.agent.image_encoder import ImageEncoder
 from simic.agent.initialization import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, initialize
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
 from simic.errors import SimicError
@@ -211,8 +213,17 @@ class Trunk(nn.Module):
         super().__init__()
         if spec.categories:
             self.category = _embedding(spec.cardinality + 1, sizes.embedding_units)
+        # Pixels come first among the features; each picture has an encoder of its own.
+        self.pixels = [image.pixels for image in spec.images]
+        self.images = nn.ModuleList(
+            ImageEncoder(image, sizes.encoder_units) for image in spec.images
+        )
         self.encoder = nn.Linear(
-            spec.features + spec.categories * sizes.embedding_units, sizes.encoder_units
+            spec.features
+            - spec.pixels
+            + spec.categories * sizes.embedding_units
+            + len(spec.images) * sizes.encoder_units,
+            sizes.encoder_units,
         )
         self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units)
         self.passed = passed
@@ -243,10 +254,13 @@ class Trunk(nn.Module):
         return self._latent(encoded, self.core.unroll(encoded, state, starts), observation)
 
     def _encode(self, observation: Observation) -> Tensor:
-        parts = [observation.features.to(self.encoder.weight.dtype)]
+        features = observation.features.to(self.encoder.weight.dtype)
+        *pictures, numbers = features.tensor_split(list(accumulate(self.pixels)), dim=-1)
+        parts = [numbers]
         if observation.categories.shape[-1]:
             # Row 0 of the embedding is -1, none.
             parts.append(self.category(observation.categories + 1).flatten(-2))
+        parts += [encode(pixels) for encode, pixels in zip(self.images, pictures, strict=True)]
         return linear_of_parts(self.encoder, parts).tanh()
 
     def _latent(self, encoded: Tensor, hidden: Tensor, observation: Observation) -> Latent:
@@ -383,7 +397,9 @@ class ActorCritic(nn.Module):
         # The value reads a trunk of its own, or the actor's and the features.
         if spec.privileged:
             self.privileged = _embedding(spec.privileged_cardinality + 1, PRIVILEGED_UNITS)
-        value_width = width + spec.features if self.critic is None else self.critic.width
+        value_width = (
+            width + spec.features - spec.pixels if self.critic is None else self.critic.width
+        )
         self.value_head = HeadNetwork(
             value_width + spec.privileged * PRIVILEGED_UNITS, sizes.head_units, 1
         )
@@ -395,6 +411,7 @@ class ActorCritic(nn.Module):
         for trunk in ("actor", "critic"):
             gains |= {
                 f"{trunk}.category": 1.0,
+                f"{trunk}.images": HIDDEN_GAIN,
                 f"{trunk}.encoder": HIDDEN_GAIN,
                 f"{trunk}.core_norm": 0.0,
             }
@@ -408,7 +425,7 @@ class ActorCritic(nn.Module):
         """
         # Embeddings of choices count to the core: they are added to what is read from it.
         prefixes = {
-            "encoder": ("actor.category", "actor.encoder"),
+            "encoder": ("actor.category", "actor.images", "actor.encoder"),
             "core": ("actor.core", "choice_embeddings"),
             "value": ("critic", "value_head", "privileged"),
         }
@@ -605,7 +622,8 @@ class ActorCritic(nn.Module):
         parts = [part for latent in latents[1:] for part in latent.parts]
         if self.critic is None:
             parts = [part.detach() for part in actor.parts]
-            parts.append(observation.features.to(actor.hidden.dtype))
+            numbers = observation.features[..., self.observation_spec.pixels :]
+            parts.append(numbers.to(actor.hidden.dtype))
         if self.observation_spec.privileged:
             privileged = observation.privileged
             # Outside training nothing is known of the task: -1, none.

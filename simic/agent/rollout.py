@@ -65,7 +65,7 @@ class Rollout:
     env_ids: Tensor  # [E] int64, global
     state: RecurrentState  # at step 0
     features: Tensor  # [T, E, D] normalised, as seen; 0 where not valid
-    raw_features: Tensor  # [T, E, D]
+    raw_features: Tensor  # [T, E, D], without the pixels
     categories: Tensor  # [T, E, C] int64
     privileged: Tensor  # [T, E, n] int64, what the critic alone sees; n may be 0
     masks: dict[str, Tensor]  # [T, E, ...] bool
@@ -90,7 +90,7 @@ class Rollout:
         observation: Observation,
         state: RecurrentState,
         heads: int,
-        raw_type: torch.dtype = torch.float32,
+        raw: Tensor,
     ) -> Self:
         """Allocate all memory at once.
 
@@ -100,7 +100,7 @@ class Rollout:
             observation: The first one ``[E, ·]``, normalised, which tells shapes and device.
             state: The memory at its first step, ``[E, H]``.
             heads: How many factors an action has.
-            raw_type: Of features before normalisation.
+            raw: Features before normalisation, without the pixels.
         """
         like = observation.features
         # Each step is written into its place: nothing is stacked at the end, which would hold all of it twice.
@@ -121,7 +121,7 @@ class Rollout:
             env_ids=env_ids,
             state=state,
             features=buffer(like.shape[1]),
-            raw_features=buffer(like.shape[1], dtype=raw_type),
+            raw_features=buffer(raw.shape[1], dtype=raw.dtype),
             categories=buffer(observation.categories.shape[1], dtype=torch.int64),
             privileged=buffer(privileged, dtype=torch.int64),
             masks=masks,
@@ -146,7 +146,8 @@ class Rollout:
                 through the core.
         """
         self.features[t] = torch.where(valid[:, None], normalized.features, 0.0)
-        self.raw_features[t] = raw.features
+        numbers = self.raw_features.shape[-1]
+        self.raw_features[t] = raw.features[:, raw.features.shape[1] - numbers :]
         self.categories[t] = torch.where(valid[:, None], normalized.categories, -1)
         if normalized.privileged is not None:
             self.privileged[t] = normalized.privileged
@@ -262,7 +263,7 @@ def collect(
         normalizers.see(observation),
         state,
         len(policy.heads),
-        observation.features.dtype,
+        observation.features[:, policy.observation_spec.pixels :],
     )
     valid = torch.ones_like(starts)
     autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP

@@ -1,5 +1,6 @@
 """What the agent must know of an environment: its observation and its action heads, nothing of what they mean."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -92,12 +93,26 @@ class ActionSpec:
 
 
 @dataclass(frozen=True)
+class Image:
+    """A picture among the features: its shape as observed, where its channels are, and the value of a full pixel."""
+
+    shape: tuple[int, ...]
+    channels: Literal["first", "last"]
+    highest: float
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
 class ObservationSpec:
     """``features`` floats, of which those marked in ``raw`` are flags that the normaliser leaves alone, and
     ``categories`` integer columns in ``[-1, cardinality)`` (-1 = none) for an embedding; ``version`` is checked against
     a checkpoint's. ``privileged`` integer columns in ``[-1, privileged_cardinality)`` are for the critic alone
     (asymmetric actor-critic, Pinto et al. 2017, arXiv 1710.06542). ``dtype`` is that of raw features: float64 where an
-    offset may be so large that float32 has no digits left for what is on it.
+    offset may be so large that float32 has no digits left for what is on it. The first features are the pixels of
+    ``images``, one picture after the other.
     """
 
     features: int
@@ -108,6 +123,12 @@ class ObservationSpec:
     privileged: int = 0
     privileged_cardinality: int = 0
     dtype: Literal["float32", "float64"] = "float32"
+    images: tuple[Image, ...] = ()
+
+    @property
+    def pixels(self) -> int:
+        """Count the features that are pixels."""
+        return sum(image.pixels for image in self.images)
 
     @property
     def of_actor(self) -> "ObservationSpec":

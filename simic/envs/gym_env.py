@@ -25,8 +25,9 @@ from simic.agent.gym_adapter import (
     ACTION_SPEC,
     AdapterInfo,
     GymAdapter,
-    specs,
+    heads_of,
 )
+from simic.agent.spaces import layout_of
 from simic.agent.spec import Observation
 from simic.data.batches import ENVIRONMENT_FILE, META_FILE, SCHEMA_VERSION, Meta
 from simic.errors import SimicError
@@ -175,6 +176,7 @@ class GymEnv(GymAdapter):
             "actions": torch.stack(self._actions) if self._actions else none,
             "returns": self.returns.clone(),
             "features": self.seen.features.clone(),
+            "categories": self.seen.categories.clone(),
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
@@ -197,7 +199,11 @@ class GymEnv(GymAdapter):
         # What they observe and have earned must be what was saved.
         self.seen = self._observation(np.stack([observation for observation, _ in answers]))
         returns = torch.tensor([total for _, total in answers], dtype=torch.float64)
-        strayed = (self.seen.features != state["features"]).any(dim=1) | (returns != self.returns)
+        strayed = (
+            (self.seen.features != state["features"]).any(dim=1)
+            | (self.seen.categories != state["categories"]).any(dim=1)
+            | (returns != self.returns)
+        )
         if bool(strayed.any()):
             rows = strayed.nonzero().flatten().tolist()
             raise SimicError(
@@ -231,10 +237,15 @@ class TensorEnv:
             raise SimicError(
                 f"prepare.gym.id = {task.id!r}: {' '.join(str(error).split())}"
             ) from None
-        self.observation_spec, self.action_spec = specs(
-            self.env.single_observation_space,
-            self.env.single_action_space,
-            getattr(self.env, ACTION_SPEC, None),
+        layout = layout_of(self.env.single_observation_space)
+        if not layout.is_box:
+            raise SimicError(
+                f"prepare.gym.id = {task.id!r}: observation space {layout.space}: of a vector environment on tensors it"
+                " must be a Box"
+            )
+        self.observation_spec = layout.spec
+        self.action_spec = heads_of(
+            self.env.single_action_space, getattr(self.env, ACTION_SPEC, None)
         )
         self.num_envs = self.env.num_envs
         self.metadata = dict(self.env.metadata)
@@ -361,7 +372,7 @@ def describe(task: GymParams) -> dict[str, JsonValue]:
     try:
         env.reset()
         inner = env.env
-        observations = str(inner.single_observation_space)
+        observations = str(layout_of(inner.single_observation_space).space)
         actions = str(inner.single_action_space)
         heads: list[JsonValue] = [f"{head.name} {head.size}" for head in env.action_spec.heads]
         masked: list[JsonValue] = list(env.masked or ())

@@ -35,13 +35,13 @@ class PeerEnv(VecEnv):
         self.env = env
         sizes = [head.size for head in env.action_spec.heads]
         actions = Discrete(sizes[0]) if len(sizes) == 1 else MultiDiscrete(sizes)
-        super().__init__(
-            env.num_envs, Box(-np.inf, np.inf, (env.observation_spec.features,)), actions
-        )
+        spec = env.observation_spec
+        width = spec.features + spec.cardinality
+        super().__init__(env.num_envs, Box(-np.inf, np.inf, (width,)), actions)
 
     def reset(self) -> np.ndarray:
         self.observation, _ = self.env.reset()
-        return self.observation.features.cpu().numpy()
+        return flat(self.observation, self.env)
 
     def step_async(self, actions: np.ndarray) -> None:
         self.actions = as_indices(actions, self.observation)
@@ -52,10 +52,10 @@ class PeerEnv(VecEnv):
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         if info.final is not None:
             for row in (truncated & ~terminated).nonzero().flatten().tolist():
-                last = info.final.features[row].cpu().numpy()
+                last = flat(info.final, self.env)[row]
                 infos[row] = {"TimeLimit.truncated": True, "terminal_observation": last}
         ended = (terminated | truncated).cpu().numpy()
-        return self.observation.features.cpu().numpy(), rewards.cpu().numpy(), ended, infos
+        return flat(self.observation, self.env), rewards.cpu().numpy(), ended, infos
 
     def action_masks(self) -> list[np.ndarray]:
         return [*legal(self.env, self.observation)]
@@ -76,6 +76,13 @@ class PeerEnv(VecEnv):
 
     def close(self) -> None:
         self.env.close()
+
+
+def flat(observation: Observation, env: AnyGym) -> np.ndarray:
+    """Put features and categories side by side, a category as a column for each of its values."""
+    flags = torch.zeros(len(observation.categories), env.observation_spec.cardinality)
+    flags.scatter_(1, observation.categories.cpu(), 1.0)
+    return torch.cat((observation.features.cpu(), flags), dim=1).numpy()
 
 
 def as_indices(actions: np.ndarray, observation: Observation) -> Tensor:

@@ -26,10 +26,10 @@ _ODD = np.int64(0x2545F4914F6CDD1D)
 
 
 def hashed(features: Tensor) -> Tensor:
-    """Hash each row of float32 ``[…, D]`` to an int64, on its device."""
+    """Hash each row of float32 or int64 ``[…, D]`` to an int64, on its device; 0 where D is 0."""
     # Bits and not values: nothing is rounded, and 0 is told from -0.
     words = features.contiguous().view(torch.int32).long()
-    total = torch.zeros_like(words[..., 0])
+    total = words.new_zeros(words.shape[:-1])
     for column in words.unbind(dim=-1):  # multiplication wraps
         total = (total ^ column) * int(_ODD)
     return total
@@ -141,7 +141,9 @@ class GymRecorder(RolloutRecorder):
             "terminated": rollout.terminated,
             "truncated": rollout.truncated,
             "starts": rollout.starts,
-            "seen": hashed(rollout.raw_features),
+            "seen": hashed(rollout.raw_features)
+            ^ hashed(rollout.features[..., : self.env.observation_spec.pixels])
+            ^ hashed(rollout.categories),
             "valid": rollout.valid,
         }
         # Fetched together, once the rollout is played.

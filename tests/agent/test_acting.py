@@ -71,7 +71,12 @@ def test_a_rollout_is_one_allocation_that_is_written_in_place_and_keeps_one_memo
     world = episodes(3, 6)
     observation, _ = world.reset()
     rollout = Rollout.empty(
-        6, world.env_ids, observation, policy.initial_state(3), len(policy.heads)
+        6,
+        world.env_ids,
+        observation,
+        policy.initial_state(3),
+        len(policy.heads),
+        observation.features,
     )
     places = {
         name: x.data_ptr() for name, x in vars(rollout).items() if isinstance(x, torch.Tensor)

@@ -79,7 +79,7 @@ def test_an_array_that_is_filled_again_is_copied():
         ),
         (
             {"state": np.zeros(2, np.float32)},
-            r"observes float32 of shape \[2\]: its observation space is Box",
+            r"observation is float32 of shape \[2\]: its space is Box",
         ),
         ({"state": np.full(1, np.nan)}, "environment 0 observes a number that is not finite"),
     ],

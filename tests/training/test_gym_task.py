@@ -36,9 +36,12 @@ def small(name: str = "CartPole-v1", core: str = "lstm", **runtime: object) -> P
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cartpole") / "prepared"
-    gym_env.prepare(GymParams(id="CartPole-v1"), 1, folder)
-    return folder
+    return described("CartPole-v1", tmp_path_factory.mktemp("cartpole"))
+
+
+def described(name: str, folder: Path) -> Path:
+    gym_env.prepare(GymParams(id=name), 1, folder / "prepared")
+    return folder / "prepared"
 
 
 class StopAt(Observer):
@@ -58,11 +61,12 @@ def run(params: Params, work: Path, prepared: Path, stop: StopAt | None = None) 
     return checks
 
 
-@pytest.mark.parametrize("core", ["none", "gru"])
-def test_stopped_anywhere_it_ends_with_the_same_bytes(
-    prepared: Path, tmp_path: Path, core: str
-) -> None:
-    params = small(core=core)
+@pytest.mark.parametrize(
+    ("name", "core"), [("CartPole-v1", "none"), ("CartPole-v1", "gru"), ("Signs-v0", "gru")]
+)
+def test_stopped_anywhere_it_ends_with_the_same_bytes(name: str, core: str, tmp_path: Path) -> None:
+    params = small(name, core=core)
+    prepared = described(name, tmp_path)
     run(params, tmp_path / "whole", prepared)
     for iteration, step in ((0, 2), (1, 8), (2, 4)):
         with pytest.raises(Interrupted):

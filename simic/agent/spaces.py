@@ -1,0 +1,232 @@
+"""Observation spaces as rows of numbers: what the leaves of a Dict or Tuple hold, side by side.
+
+A row has the pixels of images first, then all other numbers in the order of the space, then categories. Numbers are
+scaled by running moments; flags and pixels are not. Categories are counted on from leaf to leaf, so that each value of
+each leaf has an embedding of its own.
+"""
+
+import math
+import reprlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+from simic.agent.spec import Image, ObservationSpec
+from simic.errors import SimicError
+
+Kind = Literal["image", "numbers", "flags", "categories"]
+ORDER: dict[Kind, int] = {"image": 0, "numbers": 1, "flags": 1, "categories": 2}
+Path = tuple[str | int, ...]
+
+ALLOWED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
+# Pixels on the shorter side: of less no convolution is needed.
+LEAST_SIDE = 8
+# A picture has few channels, or some frames of few.
+MOST_CHANNELS = 16
+PIXEL_DIMENSIONS = 3
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A simple space inside an observation space, found at ``path``."""
+
+    path: Path
+    space: gymnasium.Space
+
+    @property
+    def kind(self) -> Kind:
+        if isinstance(self.space, Discrete | MultiDiscrete):
+            return "categories"
+        if isinstance(self.space, MultiBinary):
+            return "flags"
+        return "numbers" if self.image is None else "image"
+
+    @property
+    def size(self) -> int:
+        """Count its columns."""
+        return math.prod(self.space.shape or ())
+
+    @property
+    def choices(self) -> int:
+        """Count the values of all its categories."""
+        if isinstance(self.space, Discrete):
+            return int(self.space.n)
+        return int(self.space.nvec.sum()) if isinstance(self.space, MultiDiscrete) else 0
+
+    @property
+    def image(self) -> Image | None:
+        """Describe the picture that a Box holds; None where it is none, as its shape and bounds say."""
+        space = self.space
+        if not isinstance(space, Box) or len(space.shape) not in (2, PIXEL_DIMENSIONS):
+            return None
+        # Pixels are bounded from below by 0, and from above by one number.
+        if (space.low != 0).any() or (space.high != space.high.flat[0]).any():
+            return None
+        highest = float(space.high.flat[0])
+        if not np.isfinite(highest):
+            return None
+        # Two dimensions are one channel; of three the smaller end is that of the channels.
+        if len(space.shape) < PIXEL_DIMENSIONS:
+            return _image((1, *space.shape), highest, "first")
+        first, _, last = space.shape
+        return _image(space.shape, highest, "last" if last <= first else "first")
+
+    def __str__(self) -> str:
+        return f"observation{''.join(f'[{key!r}]' for key in self.path)}"
+
+
+def _image(
+    shape: tuple[int, ...], highest: float, channels: Literal["first", "last"]
+) -> Image | None:
+    count, *sides = shape if channels == "first" else (shape[-1], *shape[:-1])
+    if min(sides) < LEAST_SIDE or count > MOST_CHANNELS:
+        return None
+    return Image(shape, channels, highest)
+
+
+def _leaves(space: gymnasium.Space, path: Path = ()) -> Iterator[Leaf]:
+    """Walk down a space; SimicError where a leaf cannot be learned from."""
+    if isinstance(space, Dict):
+        for name, inner in space.spaces.items():
+            yield from _leaves(inner, (*path, name))
+    elif isinstance(space, Tuple):
+        for place, inner in enumerate(space.spaces):
+            yield from _leaves(inner, (*path, place))
+    elif isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
+        yield Leaf(path, space)
+    else:
+        place = f" at {Leaf(path, space)}" if path else ""
+        raise SimicError(f"observation space {space}{place}: must be {ALLOWED}")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The leaves of an observation space, in the order of their columns."""
+
+    space: gymnasium.Space
+
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The leaves; numbers and flags in the order of the space, so that who describes choices by the last ones can
+        put them there.
+        """
+        return tuple(sorted(_leaves(self.space), key=lambda leaf: ORDER[leaf.kind]))
+
+    @property
+    def is_box(self) -> bool:
+        """Tell whether observations are arrays of numbers already."""
+        return isinstance(self.space, Box)
+
+    @cached_property
+    def spec(self) -> ObservationSpec:
+        """Describe the row for a policy."""
+        featured = [leaf for leaf in self.leaves if leaf.kind != "categories"]
+        categories = [leaf for leaf in self.leaves if leaf.kind == "categories"]
+        raw = [leaf.kind != "numbers" for leaf in featured for _ in range(leaf.size)]
+        # Numbers that float32 cannot hold stay float64 until they are centred.
+        is_wide = any(not np.can_cast(np.dtype(leaf.space.dtype), np.float32) for leaf in featured)
+        return ObservationSpec(
+            len(raw),
+            raw=tuple(raw) if any(raw) else None,
+            categories=sum(leaf.size for leaf in categories),
+            cardinality=sum(leaf.choices for leaf in categories),
+            dtype="float64" if is_wide else "float32",
+            images=tuple(leaf.image for leaf in featured if leaf.image is not None),
+        )
+
+    def row(self, observation: Any) -> np.ndarray:
+        """Put an observation into a row of the spec's type, categories last.
+
+        Args:
+            observation: As the environment gives it.
+
+        Raises:
+            SimicError: A part is missing, of another shape, or outside its space.
+        """
+        columns: list[np.ndarray] = []
+        counted = 0
+        for leaf in self.leaves:
+            values = _found(observation, leaf)
+            if leaf.kind == "categories":
+                values = _counted(values, leaf, counted)
+                counted += leaf.choices
+            columns.append(values.reshape(-1))
+        return np.concatenate(columns).astype(self.spec.dtype)
+
+
+class RowSpace(Box):
+    """The space of a layout's rows, which carries the layout to whoever asks the vector environment."""
+
+    def __init__(self, layout: Layout) -> None:
+        spec = layout.spec
+        width = spec.features + spec.categories
+        super().__init__(-np.inf, np.inf, (width,), dtype=np.dtype(spec.dtype).type)
+        self.layout = layout
+
+
+def layout_of(space: gymnasium.Space) -> Layout:
+    """Find the layout of an observation space, or of the rows that stand for one."""
+    return space.layout if isinstance(space, RowSpace) else Layout(space)
+
+
+def _found(observation: Any, leaf: Leaf) -> np.ndarray:
+    """Take a leaf's values out of an observation; refuse what is not of its space."""
+    for depth, key in enumerate(leaf.path):
+        try:
+            observation = observation[key]
+        except (KeyError, IndexError, TypeError):
+            owner = Leaf(leaf.path[:depth], leaf.space)
+            raise SimicError(
+                f"{leaf} is missing: {owner} is a {type(observation).__name__}"
+            ) from None
+    values = np.asarray(observation)
+    return declared(values, leaf.space, str(leaf))
+
+
+def declared(values: np.ndarray, space: gymnasium.Space, name: str) -> np.ndarray:
+    """Give values the declared type.
+
+    Args:
+        values: As observed.
+        space: A leaf.
+        name: Of what is observed, for messages.
+
+    Raises:
+        SimicError: They have another shape, or the type cannot hold them.
+    """
+    # The shape is the declared one: numpy would broadcast another without a word.
+    if values.shape != space.shape or values.dtype.kind not in "biufc":
+        kind = f"{values.dtype} of shape {list(values.shape)}"
+        raise SimicError(f"{name} is {kind}: its space is {space}")
+    dtype = np.dtype(space.dtype)
+    if values.dtype == dtype:
+        return values
+    # Integers lose every fraction; floats lose whole units beyond the digits of their mantissa.
+    least = 2.0 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else 0.0
+    with np.errstate(all="ignore"):
+        cast = values.astype(dtype)
+        lost = (cast != values) & (abs(values) >= least)
+    if lost.any():
+        raise SimicError(
+            f"{name} is {values[lost].flat[0]}, which its space's {dtype} cannot hold: declare the space with"
+            " dtype=numpy.float64"
+        )
+    return cast
+
+
+def _counted(values: np.ndarray, leaf: Leaf, before: int) -> np.ndarray:
+    """Number the values of categories among all of a layout; refuse those that there are not."""
+    space = leaf.space
+    assert isinstance(space, Discrete | MultiDiscrete)
+    sizes = np.atleast_1d(
+        np.asarray(space.n if isinstance(space, Discrete) else space.nvec)
+    ).reshape(-1)
+    places = values.reshape(-1) - np.asarray(space.start).reshape(-1)
+    if ((places < 0) | (places >= sizes) | (places % 1 != 0)).any():
+        raise SimicError(f"{leaf} is {reprlib.repr(values.tolist())}: its space is {space}")
+    return places + before + np.concatenate(([0], sizes[:-1].cumsum()))
