@@ -158,7 +158,7 @@ def learned(params: Params, settings: Mapping[str, Any]) -> tuple[str, Callable[
         def decide(observation: Observation, starts: Tensor, step: int) -> Tensor:
             nonlocal state
             masks = {"action_masks": legal(env, observation)} if kind is MaskablePPO else {}
-            features = observation.features.cpu().numpy()
+            features = flat(observation, env)
             actions, state = model.predict(
                 features, state, starts.cpu().numpy(), deterministic=True, **masks
             )
