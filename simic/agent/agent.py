@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from simic import durable, params, rng
-from simic.agent.gym_adapter import Make, refuse_shared, vectorized
+from simic.agent.gym_adapter import Make, Vector, refuse_shared, vectorized
 from simic.agent.learner import build_learner
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.play import play, policy_decides
@@ -117,6 +117,8 @@ class Agent:
         policy: Its sizes; ``sizes()`` by default.
         ppo: Its settings; ``settings()`` by default.
         log: A folder, to whose ``progress.csv`` a line per update goes; a new agent starts it anew.
+        vector: ``one``: all environments in this process. ``processes``: each in one of its own, for slow ones; the
+            result is the same.
 
     Raises:
         SimicError: A value is out of range, or the environment cannot be learned from.
@@ -133,6 +135,7 @@ class Agent:
         policy: params.Policy | None = None,
         ppo: params.PPOParams | None = None,
         log: str | Path | None = None,
+        vector: Vector = "one",
     ) -> None:
         # Settings, refused before an environment is made.
         rows = whole_number("envs", envs, 1, MOST_ENVS)
@@ -148,7 +151,8 @@ class Agent:
                 f"envs = {rows}: must be at least ppo.minibatches ({least}) where the policy has memory"
             )
         self.log = None if log is None else durable.user_path(log) / LOG_FILE
-        self.env = vectorized(env, rows, self.rng_seed)
+        self.vector: Vector = vector
+        self.env = vectorized(env, rows, self.rng_seed, vector)
         # Raw and normalised features, and what else is noted of a step.
         step = BYTES_OF_STEP + 8 * self.env.observation_spec.features
         refuse_too_much("a rollout", self.rollout_steps * rows * step, "rollout_steps or envs")
@@ -257,7 +261,8 @@ class Agent:
         """
         # As many environments as divide the episodes, so that each plays the same number of them.
         count = whole_number("episodes", episodes, 1)
-        env = vectorized(self.make, math.gcd(count, self.env.num_envs), self.rng_seed)
+        rows = math.gcd(count, self.env.num_envs)
+        env = vectorized(self.make, rows, self.rng_seed, self.vector)
         # Before it could be closed: it may be the one of training.
         refuse_shared(self.env, env)
 
@@ -323,6 +328,7 @@ class Agent:
         env: Make | None = None,
         log: str | Path | None = None,
         envs: SupportsIndex | None = None,
+        vector: Vector = "one",
     ) -> Self:
         """Load an agent that was saved, to go on exactly from there.
 
@@ -331,6 +337,7 @@ class Agent:
             env: What makes the environment, where that was no registered id.
             log: As of a new agent.
             envs: Another number of environments side by side.
+            vector: As of a new agent.
 
         Raises:
             SimicError: The file is not readable, is not a saved agent, or is one of another environment.
@@ -358,6 +365,7 @@ class Agent:
             policy=card.policy,
             ppo=card.ppo,
             log=log,
+            vector=vector,
         )
         # Episodes begin anew, so running returns are zero for any number of environments.
         if agent.env.num_envs != card.envs and RUNNING in tensors:

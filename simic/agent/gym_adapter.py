@@ -4,12 +4,12 @@ import inspect
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete, MultiDiscrete
+from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
@@ -22,6 +22,11 @@ from simic.errors import SimicError
 Make = str | Callable[[], gymnasium.Env]
 
 ACTION_SPEC = "action_spec"
+Vector = Literal["one", "processes"]
+VECTORS: dict[str, type[SyncVectorEnv | AsyncVectorEnv]] = {
+    "one": SyncVectorEnv,
+    "processes": AsyncVectorEnv,
+}
 
 
 @dataclass(frozen=True)
@@ -279,8 +284,8 @@ def by_head(spec: ActionSpec, masks: Tensor, source: str) -> dict[str, Tensor]:
     }
 
 
-def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
-    """Make copies of an environment side by side, in this process, on one thread.
+def vectorized(make: Make, envs: int, rng_seed: int, vector: Vector = "one") -> GymAdapter:
+    """Make copies of an environment side by side.
 
     An environment that says what is legal (``checked_env.MASK_NAMES``) is masked, one with an ``action_spec`` has that
     (``GymAdapter`` says what they are).
@@ -289,20 +294,23 @@ def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
         make: A registered id, or a function that makes an environment.
         envs: How many copies.
         rng_seed: Keys their own generators.
+        vector: ``one``: in this process. ``processes``: each in its own; a small environment takes less time for a step
+            than its way there.
 
     Raises:
         SimicError: It cannot be made, or not be learned from.
     """
-    # Small environments take less time for a step than its way to another process would.
+    if vector not in VECTORS:
+        raise SimicError(f"vector = {vector!r}: must be one of {', '.join(VECTORS)}")
     try:
-        vector = SyncVectorEnv([_maker(make)] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        rows = VECTORS[vector]([_maker(make)] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        # All are alike, so the first one is asked, or another where that is in another process.
+        first = rows.envs[0] if isinstance(rows, SyncVectorEnv) else _maker(make)()
     except (gymnasium.error.Error, ImportError) as error:
         raise SimicError(f"environment {make!r}: {' '.join(str(error).split())}") from None
-    # All are alike, so the first one is asked.
-    first = vector.envs[0]
     spec = first.get_wrapper_attr(ACTION_SPEC) if first.has_wrapper_attr(ACTION_SPEC) else None
     try:
-        return GymAdapter(vector, rng_seed, action_spec=spec)
+        return GymAdapter(rows, rng_seed, action_spec=spec)
     except SimicError as error:
         raise SimicError(
             f"environment {first.unwrapped.spec.id if first.unwrapped.spec else first}: {error}"
@@ -313,7 +321,7 @@ def heads_of(actions: gymnasium.Space, action_spec: ActionSpec | None) -> Action
     """Describe an action space.
 
     Args:
-        actions: A Discrete, or a MultiDiscrete of one dimension.
+        actions: A Discrete, or a MultiDiscrete or MultiBinary of one dimension.
         action_spec: Replaces the trivial one of the space; None: every head always matters.
 
     Raises:
@@ -324,9 +332,11 @@ def heads_of(actions: gymnasium.Space, action_spec: ActionSpec | None) -> Action
         sizes = [int(actions.n)]
     elif isinstance(actions, MultiDiscrete) and actions.nvec.ndim == 1:
         sizes = actions.nvec.tolist()
+    elif isinstance(actions, MultiBinary) and len(actions.shape) == 1:
+        sizes = [2] * actions.shape[0]
     else:
         raise SimicError(
-            f"action space {actions}: must be Discrete, or MultiDiscrete of one dimension"
+            f"action space {actions}: must be Discrete, or MultiDiscrete or MultiBinary of one dimension"
         )
     spec = ActionSpec.discrete(*sizes) if action_spec is None else action_spec
     if not isinstance(spec, ActionSpec):
@@ -339,7 +349,8 @@ def heads_of(actions: gymnasium.Space, action_spec: ActionSpec | None) -> Action
             f"action_spec has heads of sizes {head_sizes}: must be those of the action space, {sizes}"
         )
     # Discrete spaces may count from another number than 0.
-    firsts = np.atleast_1d(np.asarray(actions.start, dtype=np.int64)).tolist()
+    start = getattr(actions, "start", 0)
+    firsts = np.broadcast_to(np.asarray(start, dtype=np.int64), len(sizes)).tolist()
     heads = tuple(
         replace(head, first=first) for head, first in zip(spec.heads, firsts, strict=True)
     )

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary
 
 from simic.agent import Agent
 from simic.agent import play as play_module
@@ -195,3 +195,40 @@ def test_with_memory_every_minibatch_needs_an_environment() -> None:
     with pytest.raises(SimicError, match=r"envs = 1: must be at least ppo.minibatches \(2\)"):
         make_agent(envs=1)
     make_agent(envs=1, policy=SIZES.model_copy(update={"core": "none"})).train(16)
+
+
+class Switches(gymnasium.Env):
+    """Pays for each of three switches that stands as its lamp shows; slower environments may run in processes."""
+
+    observation_space = MultiBinary(3)
+    action_space = MultiBinary(3)
+
+    def _look(self) -> np.ndarray:
+        self.lamps = self.np_random.integers(2, size=3).astype(np.int8)
+        return self.lamps
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._look(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        reward = float((action == self.lamps).mean())
+        self.time += 1
+        return self._look(), reward, False, self.time == 4, {}
+
+
+def test_environments_in_processes_of_their_own_give_the_same_agent() -> None:
+    """Each takes three flags and gives three."""
+    agents = [make_agent(Switches, vector=vector) for vector in ("one", "processes")]
+    returns = [agent.train(2000) for agent in agents]
+    assert returns[0] == returns[1] and equal(*agents)
+    assert np.mean(returns[0][-20:]) > 3.5  # of 4; at random 2
+    assert agents[0].evaluate(8) == agents[1].evaluate(8)
+    action, _ = agents[1].predict(np.array([1, 0, 1], np.int8))
+    assert action.dtype == np.int8 and action.shape == (3,)
+    for agent in agents:
+        agent.close()
+    with pytest.raises(SimicError, match="vector = 'threads': must be one of one, processes"):
+        make_agent(Switches, vector="threads")
