@@ -15,13 +15,14 @@ from safetensors.torch import save
 from torch import Tensor
 
 from simic import durable, params, rng
+from simic.agent.callbacks import Callback, IterationReport, Watching
 from simic.agent.gym_adapter import Make, Vector, refuse_shared, vectorized
 from simic.agent.learner import build_learner
-from simic.agent.metrics import UpdateMetrics, numbers
+from simic.agent.metrics import numbers
 from simic.agent.play import play, policy_decides
 from simic.agent.policy import ActorCritic, RecurrentState, part_of, refuse_mismatch
 from simic.agent.ppo import with_advantages
-from simic.agent.rollout import Position, collect
+from simic.agent.rollout import Position, StepRecord, collect
 from simic.agent.spec import ActionSpec, ObservationSpec
 from simic.errors import SimicError
 from simic.memory import refuse_too_much
@@ -94,16 +95,6 @@ class Returns:
         self.running = self.running + rewards
         self.finished += self.running[ended].tolist()
         self.running = self.running.masked_fill(ended, 0.0)
-
-
-@dataclass(frozen=True)
-class IterationReport:
-    """The result of one iteration: environment steps so far, returns of the episodes that ended in it, the update."""
-
-    iteration: int
-    env_steps: int
-    returns: list[float]
-    metrics: UpdateMetrics
 
 
 class Agent:
@@ -180,7 +171,7 @@ class Agent:
 
     @usual_modes()
     def train(
-        self, steps: SupportsIndex, watch: Callable[[IterationReport], None] | None = None
+        self, steps: SupportsIndex, *callbacks: Callback | Callable[[IterationReport], Any]
     ) -> list[float]:
         """Train for at least so many steps more, in whole updates.
 
@@ -189,7 +180,8 @@ class Agent:
 
         Args:
             steps: Of all environments together.
-            watch: Is called after each update.
+            callbacks: Watch, in this order, and may end it (``simic.agent.callbacks``); a function is called after each
+                update.
 
         Returns:
             The undiscounted returns of the episodes that ended.
@@ -208,14 +200,17 @@ class Agent:
         self._returns = Returns.none(self.env.num_envs)
         # Only now: an agent that was loaded to play leaves its log alone.
         self._cut_log()
-        for _ in range(updates):
-            report = self._iterate()
-            self._write_log(report)
-            if watch is not None:
-                watch(report)
+        watching = Watching(self, callbacks)
+        with watching.told(updates * self.rollout_steps * self.env.num_envs):
+            for _ in range(updates):
+                report = self._iterate(watching.on_step)
+                self._write_log(report)
+                watching.on_update(report)
+                if watching.is_over:
+                    break
         return self._returns.finished
 
-    def _iterate(self) -> IterationReport:
+    def _iterate(self, on_step: Callable[[StepRecord], None]) -> IterationReport:
         """Collect one rollout and learn from it."""
         rollout, self._position = collect(
             self.env,
@@ -224,6 +219,7 @@ class Agent:
             self.iteration,
             self.rng_seed,
             self.rollout_steps,
+            on_step=on_step,
             position=self._position,
         )
         # Returns as paid, for the report; what is learned from is scaled below.
