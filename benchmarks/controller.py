@@ -38,6 +38,7 @@ def trained(tree: Params, work: Path, seed: int, base: Workspace) -> Workspace:
         seed: of training alone.
         base: workspace with the data and the headroom that all share.
     """
+    # What an earlier command has done is there.
     workspace = Workspace(work / f"seed_{seed}")
     if not workspace.evaluation.exists():
         # The evaluation compares with a headroom on the same hosts; the seals say that it is of these data.

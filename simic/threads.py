@@ -24,7 +24,7 @@ class _Threads:
         self.helpers = 0
         self.pool: ThreadPoolExecutor | None = None
         # Whether a thread is at a piece already: what that asks for, it does itself.
-        self.here = threading.local()
+        self.local = threading.local()
 
 
 _threads = _Threads()
@@ -55,14 +55,14 @@ def share(work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> list[Resu
     """
     numbered = list(enumerate(pieces))
     helpers = min(_threads.helpers, len(numbered) - 1)
-    if helpers < 1 or getattr(_threads.here, "is_busy", False):
+    if helpers < 1 or getattr(_threads.local, "is_busy", False):
         return [work(piece) for _, piece in numbered]
     queue = iter(numbered)
     results: dict[int, Result] = {}
     records = torch.is_grad_enabled()
 
     def drain() -> None:
-        _threads.here.is_busy = True
+        _threads.local.is_busy = True
         try:
             with torch.set_grad_enabled(records):
                 # One after the other takes from the same list: Python's lock lets no two have the same.
@@ -71,7 +71,7 @@ def share(work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> list[Resu
         finally:
             # After an error, nothing is left for the others.
             deque(queue, maxlen=0)
-            _threads.here.is_busy = False
+            _threads.local.is_busy = False
 
     assert _threads.pool is not None
     futures = [_threads.pool.submit(drain) for _ in range(helpers)]
@@ -89,15 +89,15 @@ class OwnOfThread(Generic[Own]):
 
     Args:
         make: Makes one.
-        mine: That of the thread which is here.
+        initial: That of the thread which is here.
     """
 
-    def __init__(self, make: Callable[[], Own], mine: Own) -> None:
+    def __init__(self, make: Callable[[], Own], initial: Own) -> None:
         self._make = make
-        self._here = threading.local()
-        self._here.own = mine
+        self._local = threading.local()
+        self._local.value = initial
 
     def __call__(self) -> Own:
-        if not hasattr(self._here, "own"):
-            self._here.own = self._make()
-        return self._here.own
+        if not hasattr(self._local, "value"):
+            self._local.value = self._make()
+        return self._local.value

@@ -165,6 +165,7 @@ class PeriodicEvaluation(Callback):
     def on_update(self, agent: Trainee, report: IterationReport) -> bool | None:
         if report.env_steps < self._due:
             return None
+        # The next one is counted from this one: updates are longer or shorter than the interval.
         self._due += self.every
         return self._evaluate(agent)
 
@@ -175,12 +176,14 @@ class PeriodicEvaluation(Callback):
 
     def _evaluate(self, agent: Trainee) -> bool:
         """Evaluate, save the best, and tell whether to go on."""
+        # In environments and with draws of its own: training goes on as without it.
         returns = agent.evaluate(self.episodes)
         mean = math.fsum(returns) / len(returns)
         # Better and not equal: of equal ones the earlier stays.
         if self.best is not None and mean > self.best_return:
             agent.save(self.best)
         self.history.append((agent.env_steps, mean))
+        # How long ago the best one was.
         means = [mean for _, mean in self.history]
         since_best = len(means) - 1 - means.index(max(means))
         is_stale = self.patience is not None and since_best >= self.patience

@@ -33,6 +33,7 @@ class ImageEncoder(nn.Module):
                 layers.append(nn.Conv2d(layers[-1].out_channels, 64, 3, 2, 1))
                 side = (side + 1) // 2
         self.layers = nn.ModuleList(layers)
+        # The size of the last map, by the arithmetic of strides.
         for layer in layers:
             sides = [
                 (side + 2 * int(layer.padding[0]) - layer.kernel_size[0]) // layer.stride[0] + 1
@@ -42,6 +43,7 @@ class ImageEncoder(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Encode pixels as observed, ``[..., pixels]``."""
+        # Steps and environments become one batch, as convolutions want it.
         maps = pixels.reshape(-1, *self.image.shape) / self.image.highest
         if self.image.channels == "last":
             maps = maps.movedim(-1, 1)

@@ -184,6 +184,7 @@ def _found(observation: Any, leaf: Leaf) -> np.ndarray:
             raise SimicError(
                 f"{leaf} is missing: {owner} is a {type(observation).__name__}"
             ) from None
+    # Lists and numbers are as good as arrays.
     values = np.asarray(observation)
     return declared(values, leaf.space, str(leaf))
 
@@ -221,6 +222,7 @@ def declared(values: np.ndarray, space: gymnasium.Space, name: str) -> np.ndarra
 
 def _counted(values: np.ndarray, leaf: Leaf, before: int) -> np.ndarray:
     """Number the values of categories among all of a layout; refuse those that there are not."""
+    # A Discrete is a MultiDiscrete of one dimension.
     space = leaf.space
     assert isinstance(space, Discrete | MultiDiscrete)
     sizes = np.atleast_1d(

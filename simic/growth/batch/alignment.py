@@ -60,11 +60,22 @@ class Alignments:
             blueprints: Kinds of seeds, P.
             data: The training split.
         """
-        make = partial(Templates, host, tuple(blueprints), checked=True)
-        return cls(OwnOfThread(make, make()), blueprints, data, Fits())
+        make = partial(
+            Templates,
+            host,
+            tuple(blueprints),
+            checked=True,
+        )
+        return cls(
+            OwnOfThread(make, make()),
+            blueprints,
+            data,
+            Fits(),
+        )
 
     def of(self, tasks: Tensor) -> Tensor:
         """Look up alignments ``[E, P]`` with the tasks ``[E]``: each in -1…1, the largest of a task ±1."""
+        # Threads share the parts, and a task that is known is not computed again.
         everyone = torch.arange(self.data.tasks, device=tasks.device).split(TASKS_AT_ONCE)
         missing = (tasks[~self._is_computed[tasks]] // TASKS_AT_ONCE).unique().tolist()
         share(self._compute, [everyone[part] for part in missing])
@@ -73,7 +84,15 @@ class Alignments:
     def _compute(self, tasks: Tensor) -> None:
         x, y = self.data.of_tasks(tasks, slice(ROWS))
         x = channels_last(x)
-        by_kind = [self._aligned(kind, tasks, x, y) for kind in range(len(self._closing))]
+        by_kind = [
+            self._aligned(
+                kind,
+                tasks,
+                x,
+                y,
+            )
+            for kind in range(len(self._closing))
+        ]
         values = torch.stack(by_kind, dim=1)
         # Only how blueprints compare within a task is read, so the largest is 1.
         largest = values.abs().amax(dim=1, keepdim=True)
@@ -87,7 +106,12 @@ class Alignments:
         """
         # The untrained blueprint in each task, with the same weights, and what it fits to the data.
         template = self._templates().seeds[0][kind]
-        key = rng.key(0, Purpose.ALIGNMENT, kind, device=tasks.device)
+        key = rng.key(
+            0,
+            Purpose.ALIGNMENT,
+            kind,
+            device=tasks.device,
+        )
         rows = template.draw(key.expand(len(tasks)))
         if template.fits:
             rows = template.with_fit(rows, self._fits.of(template, self.data, tasks))

@@ -99,6 +99,7 @@ class CompiledHosts:
         # Hosts with seeds of one blueprint at a time, some to each thread that is free.
         lacking = self._lacking(data, tasks)
         by_blueprint = list(_by_blueprint(hosts, state, state.learning))
+        # What every part reads, made once.
         columns = (
             data.x.flatten(1).numpy(),
             data.y.numpy(),
@@ -127,7 +128,14 @@ class CompiledHosts:
             if blueprint >= 0:
                 among = torch.from_numpy(np.searchsorted(hosts, places))
                 by_batch = torch.from_numpy(measured[3][places].T)
-                norms.append(SeedNorms(0, among, by_batch, self._seeds[blueprint].layout.params))
+                norms.append(
+                    SeedNorms(
+                        0,
+                        among,
+                        by_batch,
+                        self._seeds[blueprint].layout.params,
+                    )
+                )
         # The rest is summarised as of every other family.
         loss, accuracy, norm, _ = (torch.from_numpy(values[hosts].T) for values in measured)
         return train_statistics(
@@ -175,6 +183,7 @@ class CompiledHosts:
                 *self._kind(blueprint), places, *columns, seeds, alphas, on, correct, loss
             )
 
+        # In parts too, as threads end together then.
         running = np.logical_or.reduce(on)[:, None]
         share(evaluate, _in_parts(_by_blueprint(hosts, state, running)))
         return torch.from_numpy(correct[:, hosts]), torch.from_numpy(loss[:, hosts])

@@ -174,7 +174,13 @@ def _graft(
     if templates.reads_input:
         samples = samples.index_select(0, groups.hosts)
         if groups.added is not None:
-            output = _run_seeds(templates, weights, groups, slot, samples)
+            output = _run_seeds(
+                templates,
+                weights,
+                groups,
+                slot,
+                samples,
+            )
             return h.index_add(0, groups.streams, output * groups.added.view(-1, 1, 1))
         h, x = fork(h, groups.streams, groups.open_positions)
         s = x + _run_seeds(templates, weights, groups, slot, samples)
@@ -187,7 +193,13 @@ def _graft(
         gate = templates.gates[slot].run(
             weights.grafted[gate_name(slot)], x.index_select(0, gated.positions)
         )
-    joined: Tensor = _Join.apply(h, s, x, gate, groups)
+    joined: Tensor = _Join.apply(
+        h,
+        s,
+        x,
+        gate,
+        groups,
+    )
     return joined
 
 
@@ -272,7 +284,14 @@ def _graft_one_by_one(
                     if item.operator is Blend.GATE
                     else None
                 )
-                h = blend(item.operator, h, s, x, item.alpha[row : row + 1], gate)
+                h = blend(
+                    item.operator,
+                    h,
+                    s,
+                    x,
+                    item.alpha[row : row + 1],
+                    gate,
+                )
             features[streams[position]] = h
 
 
@@ -339,7 +358,12 @@ class _Join(Function):
         # By index: rows without a seed, or with one that does not act, keep every bit.
         joined = h.clone()
         for item in groups.blended:
-            operands = _operands(h, s, x, item)
+            operands = _operands(
+                h,
+                s,
+                x,
+                item,
+            )
             gated = gate if item.operator is Blend.GATE else None
             joined.index_copy_(0, item.streams, blend(item.operator, *operands, item.alpha, gated))
         return joined

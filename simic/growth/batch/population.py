@@ -123,7 +123,13 @@ class Population:
         self._alignments: Alignments | None = None
         # Weights are plugged into these, so two threads must not run the same.
         self._runnable = OwnOfThread(
-            partial(Templates, host, blueprints, checked=True), self.templates
+            partial(
+                Templates,
+                host,
+                blueprints,
+                checked=True,
+            ),
+            self.templates,
         )
         self._compiled: CompiledHosts | None = None
         # Loops are of hosts for tables, on a CPU, under AdamW.
@@ -185,7 +191,13 @@ class Population:
         is_new = flags_of(rows)
         for slot in np.flatnonzero(is_new.any(0)).tolist():
             hosts = np.flatnonzero(is_new[:, slot])
-            self._germinate(slots, slot, hosts, state.blueprint[hosts, slot], data)
+            self._germinate(
+                slots,
+                slot,
+                hosts,
+                state.blueprint[hosts, slot],
+                data,
+            )
 
     def _germinate(
         self, slots: Slots, slot: int, hosts: Integers, kinds: Integers, data: Dataset
@@ -249,7 +261,14 @@ class Population:
         train = data.of("train")
         fast, others = self._shared_out(state, state.learning)
         parts = self._in_groups(
-            others, lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, train, order)
+            others,
+            lambda hosts: self._train(
+                hosts,
+                state.of(hosts),
+                slots.alpha,
+                train,
+                order,
+            ),
         )
         if len(fast):
             assert self._compiled is not None
@@ -285,15 +304,31 @@ class Population:
         rows = upload(hosts, self.device)
         plan = training_plan(state, alpha[rows], self.host.isolated)
         blocks = self._blocks(plan, rows)
-        arena = Arena(blocks, self.learning_rate, self.optimizer, self.device)
+        arena = Arena(
+            blocks,
+            self.learning_rate,
+            self.optimizer,
+            self.device,
+        )
         lacking = self._lacking(data, rows)
         order = order.index_select(0, rows)
-        result = self._train_batches(arena, plan, data, order, lacking)
+        result = self._train_batches(
+            arena,
+            plan,
+            data,
+            order,
+            lacking,
+        )
         arena.scatter()
 
         # Statistics of the epoch.
         seed_norms = [
-            SeedNorms(int(block.name.split(".")[1]), block.places, norm, block.columns.params)
+            SeedNorms(
+                int(block.name.split(".")[1]),
+                block.places,
+                norm,
+                block.columns.params,
+            )
             for block, norm in zip(blocks, result.norms, strict=True)
             if block.name.startswith("seed.")
         ]
@@ -330,7 +365,13 @@ class Population:
         for batch in order.unbind(1):
             x = data.x.index_select(0, batch.flatten()).unflatten(0, batch.shape)
             y = data.y.index_select(0, batch.flatten()).unflatten(0, batch.shape)
-            logits = run_streams(self.backend, self._runnable(), weights, plan, channels_last(x))
+            logits = run_streams(
+                self.backend,
+                self._runnable(),
+                weights,
+                plan,
+                channels_last(x),
+            )
             loss, correct = score(logits, y, lacking)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
@@ -357,6 +398,7 @@ class Population:
 
     def _in_groups(self, hosts: Integers, work: Callable[[Integers], T]) -> list[T]:
         """Do ``work`` on hosts, ``group`` at a time."""
+        # Cut by size alone: which thread does a group decides no bit.
         firsts = range(0, len(hosts), self.group)
         parts = [hosts[first : first + self.group] for first in firsts]
         by_part = share(lambda part: self._as_memory_allows(part, work), parts)
@@ -385,17 +427,38 @@ class Population:
         """
         # No host is ever frozen; a seed is while it is ramped down to be pruned.
         places = torch.arange(len(rows), device=self.device)
-        blocks = [self._block("host", rows, places, np.zeros(len(rows), bool))]
+        blocks = [
+            self._block(
+                "host",
+                rows,
+                places,
+                np.zeros(len(rows), bool),
+            )
+        ]
         for slot, groups in enumerate(plan.slots):
             if groups is None:
                 continue
             for kind, first, last in groups.blueprints:
                 places = groups.hosts[first:last]
                 frozen = groups.frozen[first:last]
-                blocks.append(self._block(seed_name(slot, kind), rows, places, frozen))
+                blocks.append(
+                    self._block(
+                        seed_name(slot, kind),
+                        rows,
+                        places,
+                        frozen,
+                    )
+                )
             if gated := groups.gated():
                 places = groups.hosts[gated.positions]
-                blocks.append(self._block(gate_name(slot), rows, places, gated.frozen))
+                blocks.append(
+                    self._block(
+                        gate_name(slot),
+                        rows,
+                        places,
+                        gated.frozen,
+                    )
+                )
         return blocks
 
     def _block(self, name: str, rows: Tensor, places: Tensor, frozen: Flags) -> Block:
@@ -484,7 +547,13 @@ class Population:
         chunk = max(1, EVALUATION_POSITIONS // data.y[0].numel())
         for start in range(0, len(data), chunk):
             x, y = self._samples(data, rows, slice(start, start + chunk))
-            logits = run_streams(self.backend, self._runnable(), weights, plan, x)
+            logits = run_streams(
+                self.backend,
+                self._runnable(),
+                weights,
+                plan,
+                x,
+            )
             loss, correct = score(logits, y if owner is None else y[owner], lacking)
             losses.append(loss)
             corrects.append(correct)
@@ -609,14 +678,24 @@ class Population:
 
     def _new_store(self, name: str) -> Rows:
         columns = self._columns(name)
-        return Rows.zeros(len(self), columns, MOMENTS[self.optimizer.name], self.device)
+        return Rows.zeros(
+            len(self),
+            columns,
+            MOMENTS[self.optimizer.name],
+            self.device,
+        )
 
 
 def _write_gradients(loss: Tensor, leaves: list[list[Tensor]], buffers: list[list[Tensor]]) -> None:
     """Differentiate by the leaves of each block, into buffers of their shape."""
     flat = [tensor for tensors in leaves for tensor in tensors]
     # What took no part, such as a seed at amplitude 0, gets zeros.
-    grads = torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True)
+    grads = torch.autograd.grad(
+        loss,
+        flat,
+        allow_unused=True,
+        materialize_grads=True,
+    )
     for buffer, grad in zip(
         (tensor for tensors in buffers for tensor in tensors), grads, strict=True
     ):
