@@ -32,6 +32,9 @@ _threads = _Threads()
 
 def set_count(count: int) -> None:
     """Set how many threads work at once in this process, the one that asks included; at first one."""
+    # Every environment that is opened asks: the threads, and what each of them has built, stay.
+    if count - 1 == _threads.helpers:
+        return
     if _threads.pool is not None:
         _threads.pool.shutdown()
     _threads.helpers = count - 1

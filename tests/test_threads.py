@@ -72,6 +72,18 @@ def test_work_that_asks_for_threads_itself_does_all_alone() -> None:
     assert len(set.union(*share(outer, range(3)))) == 3
 
 
+def test_asking_for_as_many_again_leaves_the_threads_at_work() -> None:
+    everybody = threading.Barrier(3, timeout=20)
+
+    def at_work(_: int) -> threading.Thread:
+        everybody.wait()
+        return threading.current_thread()
+
+    first = set(share(at_work, range(3)))
+    threads.set_count(3)
+    assert set(share(at_work, range(3))) == first and len(first) == 3
+
+
 def test_each_thread_has_an_object_of_its_own() -> None:
     everybody = threading.Barrier(3, timeout=20)
     mine = object()

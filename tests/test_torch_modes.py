@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from simic import threads
 from simic.agent import Agent
 from simic.agent.agent import sizes
 from simic.torch_modes import as_before
@@ -56,6 +57,7 @@ def settings() -> list:
         torch.backends.cudnn.allow_tf32,
         os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
         multiprocessing.get_start_method(allow_none=True),
+        threads.count(),
         torch.is_grad_enabled(),
     ]
 
@@ -81,6 +83,7 @@ def test_settings_are_put_back_by_the_last_of_several_threads(monkeypatch) -> No
         may_leave.set()
         thread.join()
         torch.backends.cudnn.allow_tf32 = not before[4]
+        threads.set_count(2)
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"
         multiprocessing.set_start_method("spawn", force=True)
     assert settings() == before

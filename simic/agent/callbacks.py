@@ -116,16 +116,10 @@ class _Function(Callback):
 def scalars(report: IterationReport) -> dict[str, float]:
     """Name the numbers of an update as Stable-Baselines3 does where it has them; returns only where episodes ended."""
     returns = report.returns
-    found = {RETURN: math.fsum(returns) / len(returns)} if returns else {}
-    return found | numbers(_of(report.metrics), "train/")
-
-
-def _of(metrics: UpdateMetrics) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in asdict(metrics).items()
-        if not (isinstance(value, float) and math.isnan(value))
-    }
+    mean = {RETURN: math.fsum(returns) / len(returns)} if returns else {}
+    metrics = numbers(asdict(report.metrics), "train/")
+    # NaN is a number that was not measured.
+    return mean | {name: value for name, value in metrics.items() if not math.isnan(value)}
 
 
 class PeriodicEvaluation(Callback):
@@ -165,8 +159,7 @@ class PeriodicEvaluation(Callback):
     def on_update(self, agent: Trainee, report: IterationReport) -> bool | None:
         if report.env_steps < self._due:
             return None
-        # The next one is counted from this one: updates are longer or shorter than the interval.
-        self._due += self.every
+        self._due = report.env_steps + self.every
         return self._evaluate(agent)
 
     def on_end(self, agent: Trainee, failed: bool) -> None:

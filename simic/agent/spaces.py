@@ -229,6 +229,6 @@ def _counted(values: np.ndarray, leaf: Leaf, before: int) -> np.ndarray:
         np.asarray(space.n if isinstance(space, Discrete) else space.nvec)
     ).reshape(-1)
     places = values.reshape(-1) - np.asarray(space.start).reshape(-1)
-    if ((places < 0) | (places >= sizes) | (places % 1 != 0)).any():
+    if ((places < 0) | (places >= sizes)).any():
         raise SimicError(f"{leaf} is {reprlib.repr(values.tolist())}: its space is {space}")
     return places + before + np.concatenate(([0], sizes[:-1].cumsum()))

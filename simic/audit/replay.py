@@ -183,9 +183,9 @@ def _training(run: RunRecord, files: RunFiles) -> Attempt:
         raise SimicError(
             "training moved to another machine after the iteration whose state was kept"
         )
-    # Another number of cores than trained.
+    # Another number of cores than trained; Gymnasium's environments have one.
     trained_on = manifest.machine
-    cores = 1 if trained_on.cores > 1 else 2
+    cores = 1 if trained_on.cores > 1 or run.params.prepare.is_gym else 2
     params = _as_recorded(run.params, trained_on, cores)
     return Attempt(
         play=partial(replay_iteration, params, files, iteration, manifest),

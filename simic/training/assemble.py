@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from simic import threads
 from simic.agent.learner import build_learner
 from simic.agent.normalization import REWARD_CLIP
 from simic.data.batches import load_split, read_meta
@@ -50,6 +51,7 @@ def hosts_together(
     """
     # Torchrun has shared them out already; those of Gymnasium have processes of their own.
     if ranks.size > 1 or params.prepare.is_gym:
+        threads.set_count(1)
         return len(ranks.env_ids(params.train.envs))
     return worker_layout.hosts_together(params.runtime, params.train.envs, device, group)
 

@@ -65,6 +65,7 @@ def hosts_together(
             raise SimicError(
                 f"runtime.cores = {runtime.cores}: must be auto or 1 with CUDA; torchrun starts a process per GPU"
             )
+        threads.set_count(1)
         return hosts
     # Groups decide the last bits, threads only who computes them.
     workers = _cores(runtime)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary
+from gymnasium.vector import AsyncVectorEnv
 
 from simic.agent import Agent
 from simic.agent import play as play_module
@@ -219,13 +220,17 @@ class Switches(gymnasium.Env):
         return self._look(), reward, False, self.time == 4, {}
 
 
-def test_environments_in_processes_of_their_own_give_the_same_agent() -> None:
+def test_environments_in_processes_of_their_own_give_the_same_agent(tmp_path: Path) -> None:
     """Each takes three flags and gives three."""
     agents = [make_agent(Switches, vector=vector) for vector in ("one", "processes")]
     returns = [agent.train(2000) for agent in agents]
     assert returns[0] == returns[1] and equal(*agents)
     assert np.mean(returns[0][-20:]) > 3.5  # of 4; at random 2
     assert agents[0].evaluate(8) == agents[1].evaluate(8)
+    agents[0].save(tmp_path / "agent")
+    loaded = Agent.load(tmp_path / "agent", Switches, vector="processes")
+    assert isinstance(loaded.env.env, AsyncVectorEnv) and equal(loaded, agents[1])
+    agents.append(loaded)
     action, _ = agents[1].predict(np.array([1, 0, 1], np.int8))
     assert action.dtype == np.int8 and action.shape == (3,)
     for agent in agents:

@@ -50,6 +50,15 @@ def test_an_environment_that_does_not_repeat_itself_is_named() -> None:
         env.load_state_dict(env.state_dict())
 
 
+def test_an_environment_that_strays_in_a_category_alone_is_named() -> None:
+    env = open_gym(GymParams(id="Signs-v0"), 1, torch.arange(2))
+    env.reset()
+    state = env.state_dict()
+    env.load_state_dict(state)
+    with pytest.raises(SimicError, match=r"environments \[1\] do not repeat their episode"):
+        env.load_state_dict(state | {"categories": state["categories"] + torch.tensor([[0], [1]])})
+
+
 def test_no_episode_has_the_seed_of_another() -> None:
     names = [(n, env, k) for n in (0, EVALUATION) for env in range(8) for k in range(8)]
     assert len({episode_seed(1, *name) for name in names}) == len(names)

@@ -14,8 +14,9 @@ from small_runs import findings_of, small_params
 
 from simic import threads
 from simic.errors import SimicError
-from simic.params import Params, Runtime
+from simic.params import GymParams, Params, Prepare, Runtime
 from simic.training import worker_layout
+from simic.training.assemble import hosts_together
 from simic.training.checkpoint import read
 from simic.training.machine import configure
 from simic.training.session import open_session
@@ -58,6 +59,14 @@ def test_with_cuda_all_hosts_are_together() -> None:
         SimicError, match=r"runtime.cores = 2: must be auto or 1 with CUDA; torchrun"
     ):
         worker_layout.hosts_together(Runtime(cores=2), 64, cuda)
+
+
+def test_environments_of_gymnasium_are_on_one_core() -> None:
+    """And what is recorded says so, whatever ran in this process before."""
+    threads.set_count(3)
+    gym = Params(prepare=Prepare(task="gym", gym=GymParams(id="CartPole-v1")))
+    assert hosts_together(gym, CPU) == gym.train.envs
+    assert threads.count() == 1
 
 
 def test_any_number_of_cores_goes_on_bit_for_bit(prepared, tmp_path) -> None:
