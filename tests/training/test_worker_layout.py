@@ -14,7 +14,7 @@ from small_runs import findings_of, small_params
 
 from simic import threads
 from simic.errors import SimicError
-from simic.params import GymParams, Params, Prepare, Runtime
+from simic.params import GymParams, Params, Prepare, Runtime, Train
 from simic.training import worker_layout
 from simic.training.assemble import hosts_together
 from simic.training.checkpoint import read
@@ -64,8 +64,11 @@ def test_with_cuda_all_hosts_are_together() -> None:
 def test_environments_of_gymnasium_are_on_one_core() -> None:
     """And what is recorded says so, whatever ran in this process before."""
     threads.set_count(3)
-    gym = Params(prepare=Prepare(task="gym", gym=GymParams(id="CartPole-v1")))
-    assert hosts_together(gym, CPU) == gym.train.envs
+    gym = Params(
+        prepare=Prepare(task="gym", gym=GymParams(id="CartPole-v1")),
+        train=Train(envs=4, episode_steps=8),
+    )
+    assert hosts_together(gym, CPU) == 4
     assert threads.count() == 1
 
 
