@@ -265,7 +265,7 @@ class Agent:
         # Keyed by a namespace and a step of its own: sampling here takes nothing from the draws of training.
         def noise(step: int) -> Tensor:
             stream = rng.key(self.rng_seed, rng.Purpose.ACTION, PLAY_ITERATION, env.env_ids, step)
-            return rng.uniform(stream, (len(self.policy.heads),))
+            return rng.uniform(stream, (self.policy.action_spec.width,))
 
         try:
             decide = policy_decides(
@@ -299,7 +299,7 @@ class Agent:
         decision = self.policy.act(
             normalized, self.policy.initial_state(1) if state is None else state, noise=None
         )
-        return self.env.to_action(decision.actions[0]), decision.state
+        return self.env.to_env(decision.actions[0]), decision.state
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from simic.agent.action_space import ActionLayout
 from simic.agent.spaces import Layout, RowSpace, declared
 from simic.errors import SimicError
 
@@ -75,7 +76,13 @@ class CheckedEnv(gymnasium.Wrapper):
         self._refuse_statistics()
         self.layout = Layout(env.observation_space)
         if not self.layout.is_box:
-            self.observation_space = RowSpace(self.layout)
+            spec = self.layout.spec
+            width = spec.features + spec.categories
+            self.observation_space = RowSpace(self.layout, width, spec.dtype)
+        # Rows of float64 hold indices and numbers alike.
+        self.actions = ActionLayout(env.action_space)
+        width = sum(leaf.size for leaf in self.actions.leaves)
+        self.action_space = RowSpace(self.actions, width, "float64")
         # Known after the first reset, since some environments make their mask there.
         self.mask_source: str | None = None
         self._mask_name: str | None = None
@@ -94,10 +101,11 @@ class CheckedEnv(gymnasium.Wrapper):
             self._find_mask()
         return self._observed(observation), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, Any, bool, bool, dict]:
+        """Take a step with a row of the action's layout."""
         parts = ("observation", "reward", "terminated", "truncated", "info")
         observation, reward, terminated, truncated, self._info = self._answer(
-            "step()", self.env.step(action), parts
+            "step()", self.env.step(self.actions.to_env(action)), parts
         )
         if self.mask_source is None and (name := self._mask_of_info()):
             raise SimicError(

@@ -8,10 +8,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from simic.agent.gaussian import Numbers, relevant_only
 from simic.agent.spec import ActionSpec
 from simic.errors import DecisionFault
 
@@ -97,6 +99,44 @@ class Choice:
     index: Tensor
     drawn_from: Tensor | None = None  # the log-probabilities, where the index was sampled
 
+    @classmethod
+    def decide(
+        cls,
+        logits: Tensor,
+        mask: Tensor | None,
+        relevant: Tensor | None,
+        noise: Tensor | None,
+        recorded: Tensor | None,
+    ) -> Self:
+        """Choose.
+
+        Args:
+            logits: ``[..., n]``.
+            mask: Which are legal, bool ``[..., n]``; None: all.
+            relevant: Where the head matters, bool ``[...]``; None: everywhere.
+            noise: Uniform in [0, 1), ``[...]``; None: the likeliest choice is taken.
+            recorded: The index of an earlier decision ``[...]``, taken as it is.
+        """
+        log_probs = None
+        if recorded is not None:
+            index = recorded.long()
+        elif noise is not None:
+            log_probs = masked_log_softmax(logits, mask)
+            index = sample(log_probs, noise)
+        else:
+            index = likeliest(logits, mask)
+        return cls(logits, mask, relevant, relevant_only(index, relevant), log_probs)
+
+    @property
+    def columns(self) -> Tensor:
+        """The action's part, ``[..., 1]``."""
+        return self.index[..., None]
+
+    @property
+    def outputs(self) -> Tensor:
+        """What the network said, ``[..., n]``."""
+        return self.logits
+
     @cached_property
     def log_probs(self) -> Tensor:
         """The log-probabilities of all choices; the likeliest of them is found without."""
@@ -106,13 +146,14 @@ class Choice:
 
     def log_prob(self) -> Tensor:
         """Compute ln π of the index; exactly 0 where the head is irrelevant."""
-        return self._relevant_only(self.log_probs.gather(-1, self.index[..., None]).squeeze(-1))
+        log_prob = self.log_probs.gather(-1, self.index[..., None]).squeeze(-1)
+        return relevant_only(log_prob, self.relevant)
 
     def options(self) -> Tensor:
         """Count the legal choices; 0 where the head is irrelevant."""
         size = self.logits.shape[-1]
         count = torch.full_like(self.index, size) if self.mask is None else self.mask.sum(dim=-1)
-        return self._relevant_only(count)
+        return relevant_only(count, self.relevant)
 
     def normalized_entropy(self) -> Tensor:
         """Compute H / ln(#legal) in [0, 1]; exactly 0 with one legal choice, and where the head is irrelevant."""
@@ -123,30 +164,31 @@ class Choice:
         scale = torch.where(several, options, 2).to(self.log_probs.dtype).log()
         return torch.where(several, entropy(self.log_probs) / scale, 0.0)
 
-    def _relevant_only(self, x: Tensor) -> Tensor:
-        return x if self.relevant is None else torch.where(self.relevant, x, 0)
+
+HeadDecision = Choice | Numbers
 
 
-def faults(choices: Sequence[Choice]) -> Tensor:
-    """Tell, bool ``[2, ..., heads]``: a relevant row has no legal choice; a logit of a relevant row is not finite."""
+def faults(decisions: Sequence[HeadDecision]) -> Tensor:
+    """Tell, bool ``[2, ..., heads]``: a relevant row has no legal choice; an output of a relevant row is not finite."""
     # A head that does not matter may have an empty mask: nothing is chosen from it.
-    always = torch.ones_like(choices[0].index, dtype=torch.bool)
-    rows = [always if choice.relevant is None else choice.relevant for choice in choices]
-    legal = [always if choice.mask is None else choice.mask.any(dim=-1) for choice in choices]
+    always = torch.ones_like(decisions[0].outputs[..., 0], dtype=torch.bool)
+    rows = [always if head.relevant is None else head.relevant for head in decisions]
+    legal = [always if head.mask is None else head.mask.any(dim=-1) for head in decisions]
     # 0 where all are finite, else NaN; a sum of large ones could be infinite.
-    zeros = torch.stack([(choice.logits * 0.0).sum(dim=-1) for choice in choices], dim=-1)
+    zeros = torch.stack([(head.outputs * 0.0).sum(dim=-1) for head in decisions], dim=-1)
     is_fault = torch.stack((~torch.stack(legal, dim=-1), zeros.isnan()))
     return is_fault & torch.stack(rows, dim=-1)
 
 
-def refuse_faults(spec: ActionSpec, choices: list[Choice]) -> None:
-    """Raise DecisionFault naming the head without a legal choice or without finite logits; one transfer."""
+def refuse_faults(spec: ActionSpec, decisions: Sequence[HeadDecision]) -> None:
+    """Raise DecisionFault naming the head without a legal choice or without finite outputs; one transfer."""
     # All heads together: on a GPU each read waits for the whole queue.
-    by_head = faults(choices).flatten(1, -2).any(dim=1).tolist()
+    by_head = faults(decisions).flatten(1, -2).any(dim=1).tolist()
     for head, empty, broken in zip(spec.heads, *by_head, strict=True):
         if empty:
             raise DecisionFault(
                 f"head {head.name!r}: an environment's mask forbids every choice; one must be legal"
             )
         if broken:
-            raise DecisionFault(f"head {head.name!r}: the policy's logits are not finite")
+            kind = "numbers" if head.continuous else "logits"
+            raise DecisionFault(f"head {head.name!r}: the policy's {kind} are not finite")

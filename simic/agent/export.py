@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from simic import durable, program
-from simic.agent.distributions import Choice, faults
+from simic.agent.distributions import faults
 from simic.agent.normalization import ObservationNormalizer
 from simic.agent.policy import ActorCritic, RecurrentState
-from simic.agent.spec import ActionSpec, Observation
+from simic.agent.spec import ActionSpec, Head, Observation, rescaled
 
 PROGRAM = "policy.pt2"
 DESCRIPTION = "policy.json"
@@ -23,13 +23,17 @@ class GreedyPolicy(nn.Module):
     new memory; no noise.
 
     A program cannot refuse. Where a number of a row is not finite, or a head has no legal choice, every head answers
-    one less than its first choice, which is no action, and the memory stays as it was.
+    one less than its first choice, or NaN, which is no action, and the memory stays as it was.
     """
 
     mean: Tensor
     scale: Tensor
     limit: Tensor
-    first: Tensor
+    nothing: Tensor
+    action_middle: Tensor
+    action_half: Tensor
+    action_low: Tensor
+    action_high: Tensor
 
     def __init__(
         self, policy: ActorCritic, normalizer: ObservationNormalizer | None, masks: tuple[str, ...]
@@ -37,14 +41,19 @@ class GreedyPolicy(nn.Module):
         super().__init__()
         self.policy = policy
         self.masks = masks
+        spec = policy.action_spec
+        # Indices of choices that there are not, and no numbers.
+        nothing = [NO_ACTION] * len(spec.discrete_heads)
+        nothing += [torch.nan] * (spec.width - len(nothing))
+        self.register_buffer("nothing", torch.tensor(nothing, dtype=spec.dtype))
+        for name, scale in spec.scales()._asdict().items():
+            self.register_buffer(f"action_{name}", scale.clone())
         like = policy.like
         # Without a normaliser the same formula leaves features as they are.
         for name, neutral in {"mean": 0.0, "scale": 1.0, "limit": torch.inf}.items():
             numbers = policy.observation_spec.features - policy.observation_spec.pixels
             neutral_values = like.new_full((numbers,), neutral)
             self.register_buffer(name, getattr(normalizer, name, neutral_values).clone())
-        first = [head.first for head in policy.action_spec.heads]
-        self.register_buffer("first", torch.tensor(first, device=like.device))
 
     def forward(
         self,
@@ -62,19 +71,21 @@ class GreedyPolicy(nn.Module):
         readings, state = self.policy.step(
             Observation(normalized.to(h.dtype), categories, named_masks), RecurrentState(h, c)
         )
-        choices: list[Choice] = self.policy.choose(readings.actor.z, named_masks)
+        decisions = self.policy.choose(readings.actor.z, named_masks)
         value = self.policy.state_value(readings.value)
         # Rows that cannot be decided; an infinite feature would be clipped, and taken for a large one.
         is_faulty = ~torch.cat((features, h, c), dim=-1).isfinite().all(dim=-1)
-        is_faulty = is_faulty | faults(choices).any(dim=0).any(dim=-1)
-        indices = torch.stack([choice.index for choice in choices], dim=-1)
-        # As the environment numbers them: who runs the program knows nothing of indices from 0.
-        actions = indices.masked_fill(is_faulty[:, None], NO_ACTION) + self.first
+        is_faulty = is_faulty | faults(decisions).any(dim=0).any(dim=-1)
+        # As the environment takes them: who runs the program knows nothing of indices from 0.
+        actions = torch.cat([head.columns for head in decisions], dim=-1)
+        actions = torch.where(is_faulty[:, None], self.nothing, actions)
+        scales = (self.action_middle, self.action_half, self.action_low, self.action_high)
+        actions = rescaled(actions, *scales)
         after = [
             torch.where(is_faulty[:, None], old, new)
             for old, new in zip((h, c), state, strict=True)
         ]
-        return actions, choices[0].logits, value, after[0], after[1]
+        return actions, decisions[0].outputs, value, after[0], after[1]
 
 
 def masked_heads(spec: ActionSpec) -> tuple[str, ...]:
@@ -139,6 +150,10 @@ def _example(
     return features, categories, masks, state.h, state.c
 
 
+def _own(head: Head) -> dict[str, Any]:
+    return {"bounds": head.bounds} if head.continuous else {"first": head.first}
+
+
 def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) -> dict[str, Any]:
     """Describe names, shapes (batch first) and types of inputs, and what the heads are called."""
     features, categories, masks, h, c = example
@@ -156,9 +171,10 @@ def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) ->
             for name, x in inputs.items()
         },
         "initial_state": "h and c are zero at the start of an episode",
-        "no_action": "first - 1 in every head, where a number is not finite or nothing is legal; h and c stay",
+        "no_action": "first - 1, of numbers NaN, where an input is not finite or nothing is legal; h and c stay",
+        "actions": policy.action_spec.column_names,
         "heads": [
-            {"name": h.name, "size": h.size, "first": h.first} for h in policy.action_spec.heads
+            {"name": head.name, "size": head.size} | _own(head) for head in policy.action_spec.heads
         ],
         "relevance": [list(row) for row in policy.action_spec.relevance],
         "observation_version": policy.observation_spec.version,

@@ -1,19 +1,19 @@
-"""A Gymnasium vector environment with (Multi)Discrete actions, as ``collect`` wants it."""
+"""A Gymnasium vector environment as ``collect`` wants it."""
 
 import inspect
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from simic import rng
+from simic.agent.action_space import ActionLayout, heads_of
 from simic.agent.checked_env import CheckedEnv
 from simic.agent.spaces import layout_of
 from simic.agent.spec import ActionSpec, Observation
@@ -22,6 +22,7 @@ from simic.errors import SimicError
 Make = str | Callable[[], gymnasium.Env]
 
 ACTION_SPEC = "action_spec"
+LAYOUT = "layout"
 Vector = Literal["one", "processes"]
 VECTORS: dict[str, type[SyncVectorEnv | AsyncVectorEnv]] = {
     "one": SyncVectorEnv,
@@ -66,12 +67,12 @@ class GymAdapter:
         self.env_ids = torch.arange(self.num_envs) if env_ids is None else env_ids
         self.layout = layout_of(env.single_observation_space)
         self.observation_spec = self.layout.spec
-        self.action_spec = heads_of(env.single_action_space, action_spec)
+        # The rows of CheckedEnv carry it.
+        self.action_layout: ActionLayout = getattr(env.single_action_space, LAYOUT)
+        self.action_spec = heads_of(self.action_layout, action_spec)
         # Heads that are masked, and where that is said; known once something was observed.
         self.masked: tuple[str, ...] | None = None
         self.mask_source: str | None = None
-        self._is_discrete = isinstance(env.single_action_space, Discrete)
-        self._first_action = np.array([head.first for head in self.action_spec.heads])
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -87,9 +88,11 @@ class GymAdapter:
         return self._observation(observation), info
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
-        """Take a step with indices ``[E, heads]``; return rewards float32 and flags ``[E]``."""
+        """Take a step with actions ``[E, width]``; return rewards float32 and flags ``[E]``."""
         # Gymnasium fills the same arrays again in the next step, so all that is given out is a copy.
-        values, reward, terminated, truncated, info = self.env.step(self._as_env(actions))
+        values, reward, terminated, truncated, info = self.env.step(
+            self.action_spec.to_env(actions).numpy()
+        )
         final = self._final(values, truncated & ~terminated, info)
         observation = self._observation(values)
         # One NaN would reach every weight through the advantages.
@@ -163,15 +166,9 @@ class GymAdapter:
             )
         return row
 
-    def to_action(self, indices: Tensor) -> Any:
-        """Turn the indices ``[heads]`` of one environment into what it takes."""
-        action = self._as_env(indices[None])[0]
-        return int(action) if self._is_discrete else action
-
-    def _as_env(self, actions: Tensor) -> np.ndarray:
-        """Turn indices ``[E, heads]`` into what a vector environment takes."""
-        values = (actions.numpy() + self._first_action).astype(self.env.single_action_space.dtype)
-        return values[:, 0] if self._is_discrete else values
+    def to_env(self, action: Tensor) -> Any:
+        """Turn the action ``[width]`` of one environment into what it takes."""
+        return self.action_layout.to_env(self.action_spec.to_env(action).numpy())
 
     def _masks(self, answers: Sequence[Any]) -> dict[str, Tensor]:
         """Collect what each environment answered, by head."""
@@ -209,7 +206,7 @@ class GymAdapter:
         return Observation(*self._columns(values), {})
 
     def __str__(self) -> str:
-        heads = ", ".join(f"{head.name} {head.size}" for head in self.action_spec.heads)
+        heads = ", ".join(map(str, self.action_spec.heads))
         masks = f"masked by {self.mask_source}" if self.mask_source else "nothing masked"
         spec = self.observation_spec
         seen = [f"{spec.features - spec.pixels} observed numbers"] * (spec.features > spec.pixels)
@@ -268,20 +265,19 @@ def by_head(spec: ActionSpec, masks: Tensor, source: str) -> dict[str, Tensor]:
 
     Args:
         spec: The heads.
-        masks: Those of all heads one after the other, bool ``[E, n]``.
+        masks: Those of all discrete heads one after the other, bool ``[E, n]``.
         source: Where they came from, for the message.
 
     Raises:
-        SimicError: They are not as many as the heads have choices.
+        SimicError: They are not as many as these heads have choices.
     """
-    sizes = [head.size for head in spec.heads]
+    sizes = [head.size for head in spec.discrete_heads]
     if masks.shape[1:] != (sum(sizes),):
         raise SimicError(
             f"{source} returns an array of shape {list(masks.shape[1:])}: must be [{sum(sizes)}]"
         )
-    return {
-        head.name: mask for head, mask in zip(spec.heads, masks.split(sizes, dim=1), strict=True)
-    }
+    parts = masks.split(sizes, dim=1)
+    return {head.name: mask for head, mask in zip(spec.discrete_heads, parts, strict=True)}
 
 
 def vectorized(make: Make, envs: int, rng_seed: int, vector: Vector = "one") -> GymAdapter:
@@ -315,43 +311,3 @@ def vectorized(make: Make, envs: int, rng_seed: int, vector: Vector = "one") -> 
         raise SimicError(
             f"environment {first.unwrapped.spec.id if first.unwrapped.spec else first}: {error}"
         ) from None
-
-
-def heads_of(actions: gymnasium.Space, action_spec: ActionSpec | None) -> ActionSpec:
-    """Describe an action space.
-
-    Args:
-        actions: A Discrete, or a MultiDiscrete or MultiBinary of one dimension.
-        action_spec: Replaces the trivial one of the space; None: every head always matters.
-
-    Raises:
-        SimicError: The agent does not know the space, or the spec is not of it.
-    """
-    # Every dimension of the action space is a head.
-    if isinstance(actions, Discrete):
-        sizes = [int(actions.n)]
-    elif isinstance(actions, MultiDiscrete) and actions.nvec.ndim == 1:
-        sizes = actions.nvec.tolist()
-    elif isinstance(actions, MultiBinary) and len(actions.shape) == 1:
-        sizes = [2] * actions.shape[0]
-    else:
-        raise SimicError(
-            f"action space {actions}: must be Discrete, or MultiDiscrete or MultiBinary of one dimension"
-        )
-    spec = ActionSpec.discrete(*sizes) if action_spec is None else action_spec
-    if not isinstance(spec, ActionSpec):
-        raise SimicError(
-            f"action_spec is {type(spec).__name__}: must be a simic.agent.spec.ActionSpec"
-        )
-    head_sizes = [head.size for head in spec.heads]
-    if head_sizes != sizes:
-        raise SimicError(
-            f"action_spec has heads of sizes {head_sizes}: must be those of the action space, {sizes}"
-        )
-    # Discrete spaces may count from another number than 0.
-    start = getattr(actions, "start", 0)
-    firsts = np.broadcast_to(np.asarray(start, dtype=np.int64), len(sizes)).tolist()
-    heads = tuple(
-        replace(head, first=first) for head, first in zip(spec.heads, firsts, strict=True)
-    )
-    return replace(spec, heads=heads)

@@ -57,17 +57,19 @@ def head_usage(
         minibatches: Into which it will be cut.
         reduce: Combines the counts of all processes.
     """
-    # A head that the op does not use was not decided: its index is 0 whatever the policy thinks of it.
-    relevant = policy.relevance[rollout.actions[..., 0]] & rollout.valid[..., None]
+    # A head that the op does not use was not decided: its index is 0 whatever the policy thinks of it. Continuous
+    # heads alone have no op.
+    spec = policy.action_spec
+    valid = rollout.valid[..., None]
+    chosen = rollout.actions[..., : spec.leading].long().unbind(dim=-1)
+    relevant = policy.relevance[chosen[0]] & valid if chosen else valid.expand_as(rollout.log_probs)
     # Nor was one with a single legal choice. A head without a mask has as many choices as it is wide.
-    chosen = rollout.actions[..., :2].unbind(dim=-1)
-    legal_counts: list[Tensor] = []
-    for k, head in enumerate(policy.action_spec.heads):
-        mask = head_mask(policy.action_spec, rollout.masks, k, chosen)
-        legal_counts.append(
-            torch.full_like(chosen[0], head.size) if mask is None else mask.sum(dim=-1)
-        )
-    choice = relevant & (torch.stack(legal_counts, dim=-1) > 1)
+    has_choice: list[Tensor] = []
+    for k, head in enumerate(spec.heads):
+        mask = head_mask(spec, rollout.masks, k, chosen)
+        is_free = torch.full_like(rollout.valid, head.continuous or head.size > 1)
+        has_choice.append(is_free if mask is None else mask.sum(dim=-1) > 1)
+    choice = relevant & torch.stack(has_choice, dim=-1)
     # Both counts in one exchange between processes.
     rows = rollout.valid.sum()[None]
     rows_by_head = choice.sum(dim=(0, 1))

@@ -20,13 +20,13 @@ LONGEST_EPISODE = 1_000_000  # steps
 PATIENCE = 60.0  # seconds without the end of an episode, after which that is said
 _log = logging.getLogger(__name__)
 
-# Decides from the raw observation, the rows bool [E] that start an episode, and the step: actions int64 [E, heads].
+# Decides from the raw observation, the rows bool [E] that start an episode, and the step: actions [E, width].
 Decide = Callable[[Observation, Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
 class PlayedEpisodes:
-    """Undiscounted return, length and actions ``[T, heads]`` of episodes, environment by environment."""
+    """Undiscounted return, length and actions ``[T, width]`` of episodes, environment by environment."""
 
     returns: list[float]
     lengths: list[int]
@@ -119,7 +119,7 @@ def policy_decides(
         policy: Who decides; its memory is emptied where episodes start.
         normalizers: Its scales of observations.
         envs: How many environments it plays.
-        noise: ``noise(step) [E, heads]`` to sample with; None: greedily.
+        noise: ``noise(step) [E, width]`` to sample with; None: greedily.
         blind: It sees the mean observation alone.
     """
     # Held in the closure: whoever plays need not know whether there is a memory.

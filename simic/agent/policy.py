@@ -21,14 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from simic import params
-from simic.agent.distributions import (
-    Choice,
-    head_mask,
-    likeliest,
-    masked_log_softmax,
-    refuse_faults,
-    sample,
-)
+from simic.agent.distributions import Choice, HeadDecision, head_mask, refuse_faults
+from simic.agent.gaussian import FIRST_LOG_SIGMA, Numbers
 from simic.agent.gru import GatedRows
 from simic.agent.image_encoder import ImageEncoder
 from simic.agent.initialization import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, initialize
@@ -276,8 +270,8 @@ class Trunk(nn.Module):
 
 @dataclass(frozen=True)
 class Decision:
-    """One decision of E environments: indices ``actions [E, heads]`` (0 where the op does not use the head), log-
-    probabilities per head and of the whole action, the value of the state, and the memory after it.
+    """One decision of E environments: ``actions [E, width]`` (0 where the op does not use the head), log-probabilities
+    per head and of the whole action, the value of the state, and the memory after it.
     """
 
     actions: Tensor
@@ -305,12 +299,18 @@ class Readings(NamedTuple):
 
 
 class HeadNetwork(nn.Module):
-    """Linear → tanh → Linear, and with ``described`` choices another last layer, the query."""
+    """Linear → tanh → Linear; with ``described`` choices another last layer, the query; with ``continuous`` outputs
+    their ln σ.
+    """
 
-    def __init__(self, inputs: int, units: int, outputs: int, described: int = 0) -> None:
+    def __init__(
+        self, inputs: int, units: int, outputs: int, described: int = 0, continuous: bool = False
+    ) -> None:
         super().__init__()
         self.hidden = nn.Linear(inputs, units)
         self.out = nn.Linear(units, outputs)
+        if continuous:
+            self.log_sigma = nn.Parameter(torch.zeros(outputs))
         if described:
             self.query = nn.Linear(units, described)
 
@@ -358,6 +358,8 @@ class ActorCritic(nn.Module):
                 if head.lean:
                     bias = network.get_submodule("out").get_parameter("bias")
                     bias.copy_(torch.tensor(head.lean))
+                if head.continuous:
+                    network.get_parameter("log_sigma").fill_(FIRST_LOG_SIGMA)
 
     @classmethod
     def outline(
@@ -387,12 +389,13 @@ class ActorCritic(nn.Module):
         self.critic = Trunk(spec, sizes) if sizes.critic == "own" else None
         width = self.actor.width
         self.heads = nn.ModuleList(
-            HeadNetwork(width, sizes.head_units, head.size, head.described) for head in heads
+            HeadNetwork(width, sizes.head_units, head.size, head.described, head.continuous)
+            for head in heads
         )
         # e_op and e_slot, zero at first: an untrained head does not depend on earlier choices. The last head has no
         # embedding: no head after it would read it.
         self.choice_embeddings = nn.ParameterList(
-            torch.zeros(head.size, width) for head in heads[:-1][:2]
+            torch.zeros(head.size, width) for head in heads[:-1][: self.action_spec.leading]
         )
         # The value reads a trunk of its own, or the actor's and the features.
         if spec.privileged:
@@ -477,16 +480,16 @@ class ActorCritic(nn.Module):
         Args:
             observation: Normalised, ``[E, ·]``.
             state: The memory ``[E, H]``.
-            noise: Uniform in [0, 1), ``[E, heads]``, to sample with; None: the likeliest choice of each head is taken.
+            noise: Uniform in [0, 1), ``[E, width]``, to sample with; None: the likeliest action of each head is taken.
             valid: Rows ``[E]`` that are not over; of others the action means nothing. None: all.
-            actions: Indices ``[E, heads]`` to score.
+            actions: ``[E, width]`` to score.
 
         Raises:
-            SimicError: A head has no legal choice or no finite logits.
+            SimicError: A head has no legal choice or no finite outputs.
         """
         # One step of the memory serves the heads and the value.
         readings, state = self.step(observation, state)
-        choices = self.choose(
+        decisions = self.choose(
             readings.actor.z,
             observation.masks,
             noise=noise,
@@ -496,9 +499,9 @@ class ActorCritic(nn.Module):
         )
         # Looked at last, in one transfer: on a GPU it waits for all that was queued.
         value = self.state_value(readings.value)
-        refuse_faults(self.action_spec, choices)
-        log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
-        actions = torch.stack([choice.index for choice in choices], dim=-1)
+        refuse_faults(self.action_spec, decisions)
+        log_probs = torch.stack([head.log_prob() for head in decisions], dim=-1)
+        actions = torch.cat([head.columns for head in decisions], dim=-1)
         return Decision(actions, log_probs, log_probs.sum(dim=-1), value, state)
 
     @torch.no_grad()
@@ -519,12 +522,12 @@ class ActorCritic(nn.Module):
 
         Args:
             observation: As the policy saw it, ``[T, N, ·]``.
-            actions: Indices ``[T, N, heads]``.
+            actions: ``[T, N, width]``.
             state: The memory before the first step, ``[N, H]``.
             valid: Bool ``[T, N]``; other rows contribute exactly nothing.
             starts: First steps of episodes, bool ``[T, N]``; None: no episode starts inside.
-            choice: Where a head had several legal choices, bool ``[T, N, heads]``: it is computed there alone. None: it
-                is computed everywhere, so that the CPU need not know the rows.
+            choice: Where a head had a choice, bool ``[T, N, heads]``: it is computed there alone. None: it is computed
+                everywhere, so that the CPU need not know the rows.
         """
         # Whole rows at once, from the memory that acting began with; then the walk of acting, with recorded indices.
         latents = [
@@ -556,7 +559,7 @@ class ActorCritic(nn.Module):
         Args:
             parts: z, which the heads read, ``[..., ·]``.
             masks: By head name, as ``Observation`` says.
-            actions: Recorded indices ``[..., heads]``.
+            actions: Recorded ``[..., width]``.
             choice: Bool ``[..., heads]``.
         """
         nothing = parts[0].new_zeros(choice.shape[:-1].numel())
@@ -584,7 +587,7 @@ class ActorCritic(nn.Module):
         parts: Sequence[Tensor],
         masks: dict[str, Tensor],
         actions: Tensor,
-    ) -> Choice:
+    ) -> HeadDecision:
         """Compute the distribution of one head in some rows, by their places among all; the rest as ``_score``."""
         axes = actions.dim() - 1
 
@@ -595,8 +598,9 @@ class ActorCritic(nn.Module):
 
         name = self.action_spec.heads[head].name
         legal = {name: pick(masks[name])} if name in masks else {}
-        indices = pick(actions).unbind(dim=-1)
-        chosen = indices[: min(head, 2)]
+        recorded = pick(actions)
+        leading = min(head, self.action_spec.leading)
+        chosen = recorded[..., :leading].long().unbind(dim=-1)
         mask = head_mask(self.action_spec, legal, head, chosen)
         parts = [pick(part) for part in parts]
         layer = self.heads[head].get_submodule("hidden")
@@ -604,8 +608,9 @@ class ActorCritic(nn.Module):
         hidden = linear_of_parts(layer, parts)
         if chosen:
             hidden = hidden + self._embedded(chosen, layer.weight)
-        logits = self._logits(head, hidden.tanh(), parts[-1])
-        return Choice(logits, mask, None, indices[head])
+        outputs = self._outputs(head, hidden.tanh(), parts[-1])
+        recorded = recorded[..., self.action_spec.columns(head)]
+        return self._decide(head, outputs, mask, None, None, recorded)
 
     def step(
         self, observation: Observation, state: RecurrentState
@@ -646,21 +651,23 @@ class ActorCritic(nn.Module):
         actions: Tensor | None = None,
         valid: Tensor | None = None,
         forced: Collection[int] = (),
-    ) -> list[Choice]:
+    ) -> list[HeadDecision]:
         """Walk down the heads; the same walk acts and rescores.
 
         Args:
             z: What the heads read, ``[..., H]``.
             masks: By head name, as ``Observation`` says.
-            noise: Uniform in [0, 1), ``[..., heads]``, to sample with; None: the likeliest choice is taken.
-            actions: Recorded indices ``[..., heads]``, which are taken as they are.
+            noise: Uniform in [0, 1), ``[..., width]``, to sample with; None: the likeliest action is taken.
+            actions: Recorded ``[..., width]``, which are taken as they are.
             valid: Bool ``[...]``; in other rows no head is relevant.
             forced: Heads with one legal choice at most in every row: nothing is computed of them, and logits are 0.
         """
-        choices: list[Choice] = []
+        spec = self.action_spec
+        decisions: list[HeadDecision] = []
         for group in self._head_groups(z, forced):
             # Earlier choices, of op and slot, add their embeddings and say which heads matter.
-            chosen = [choice.index for choice in choices[:2]]
+            leading = decisions[: spec.leading]
+            chosen = [head.index for head in leading if isinstance(head, Choice)]
             hidden = group.hidden
             relevance = None
             if chosen:
@@ -668,29 +675,41 @@ class ActorCritic(nn.Module):
                 relevance = self.relevance[chosen[0]]
             units = iter(hidden.tanh().chunk(len(group.open) or 1, dim=-1))
             for head in group.heads:
-                # Where the head matters, and the distribution over its legal choices.
+                # Where the head matters, and its distribution.
                 relevant = None if relevance is None else relevance[..., head]
                 if valid is not None:
                     relevant = valid if relevant is None else relevant & valid
-                mask = head_mask(self.action_spec, masks, head, chosen)
+                mask = head_mask(spec, masks, head, chosen)
                 if head in group.open:
-                    logits = self._logits(head, next(units), z)
+                    outputs = self._outputs(head, next(units), z)
                 else:
-                    logits = z.new_zeros(*z.shape[:-1], self.action_spec.heads[head].size)
-                log_probs = None
+                    outputs = z.new_zeros(*z.shape[:-1], spec.heads[head].size)
+                columns = spec.columns(head)
+                decision = self._decide(
+                    head,
+                    outputs,
+                    mask,
+                    relevant,
+                    None if noise is None else noise[..., columns],
+                    None if actions is None else actions[..., columns],
+                )
+                decisions.append(decision)
+        return decisions
 
-                # Rescore, sample or take the likeliest.
-                if actions is not None:
-                    index = actions[..., head]
-                elif noise is not None:
-                    log_probs = masked_log_softmax(logits, mask)
-                    index = sample(log_probs, noise[..., head])
-                else:
-                    index = likeliest(logits, mask)
-                if relevant is not None:
-                    index = torch.where(relevant, index, 0)
-                choices.append(Choice(logits, mask, relevant, index, log_probs))
-        return choices
+    def _decide(
+        self,
+        head: int,
+        outputs: Tensor,
+        mask: Tensor | None,
+        relevant: Tensor | None,
+        noise: Tensor | None,
+        recorded: Tensor | None,
+    ) -> HeadDecision:
+        """Decide in one head by what its network said; the rest as ``choose``, of this head."""
+        if self.action_spec.heads[head].continuous:
+            log_sigma = self.heads[head].get_parameter("log_sigma")
+            return Numbers.decide(outputs, log_sigma, relevant, noise, recorded)
+        return Choice.decide(outputs, mask, relevant, noise, recorded)
 
     def _forced_heads(self, masks: dict[str, Tensor]) -> set[int]:
         """Find the heads after the first in which no row has a choice; none where the CPU would wait for the answer."""
@@ -732,8 +751,10 @@ class ActorCritic(nn.Module):
         table = table[:, None] + self.relevance[:, 1, None, None] * of_slot  # [ops, slots, units]
         return functional.embedding(chosen[0] * len(of_slot) + chosen[1], table.flatten(0, -2))
 
-    def _logits(self, head: int, units: Tensor, z: Tensor) -> Tensor:
-        """Compute logits from a head's hidden units, and from the descriptions of its choices, which are last in z."""
+    def _outputs(self, head: int, units: Tensor, z: Tensor) -> Tensor:
+        """Compute logits, or means, from a head's hidden units, and from the descriptions of its choices, which are
+        last in z.
+        """
         network = self.heads[head]
         logits = network.get_submodule("out")(units)
         described = self.action_spec.heads[head].described

@@ -11,13 +11,13 @@ from torch import Tensor
 from simic import rng
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic, Decision, RecurrentState
-from simic.agent.spec import Observation
+from simic.agent.spec import ActionSpec, Observation
 
 Info = TypeVar("Info", covariant=True)
 
 
 class Environment(Protocol[Info]):
-    """E environments side by side. ``step`` takes indices ``[E, heads]``; rewards and flags are ``[E]``.
+    """E environments side by side. ``step`` takes actions ``[E, width]``; rewards and flags are ``[E]``.
 
     With autoreset SAME_STEP the observation of an ended row already belongs to the next episode, and ``info.final``
     holds the true last observations (None when none was truncated). With DISABLED an ended row
@@ -69,7 +69,7 @@ class Rollout:
     categories: Tensor  # [T, E, C] int64
     privileged: Tensor  # [T, E, n] int64, what the critic alone sees; n may be 0
     masks: dict[str, Tensor]  # [T, E, ...] bool
-    actions: Tensor  # [T, E, heads] int64, as sampled
+    actions: Tensor  # [T, E, width], as sampled
     log_probs: Tensor  # [T, E, heads] when acting
     values: Tensor  # [T, E]
     next_values: Tensor  # [T, E]
@@ -89,7 +89,7 @@ class Rollout:
         env_ids: Tensor,
         observation: Observation,
         state: RecurrentState,
-        heads: int,
+        spec: ActionSpec,
         raw: Tensor,
     ) -> Self:
         """Allocate all memory at once.
@@ -99,7 +99,7 @@ class Rollout:
             env_ids: Global numbers of the environments, int64 ``[E]``.
             observation: The first one ``[E, ·]``, normalised, which tells shapes and device.
             state: The memory at its first step, ``[E, H]``.
-            heads: How many factors an action has.
+            spec: Of the actions.
             raw: Features before normalisation, without the pixels.
         """
         like = observation.features
@@ -125,8 +125,8 @@ class Rollout:
             categories=buffer(observation.categories.shape[1], dtype=torch.int64),
             privileged=buffer(privileged, dtype=torch.int64),
             masks=masks,
-            actions=buffer(heads, dtype=torch.int64),
-            log_probs=buffer(heads, dtype=value_type),
+            actions=buffer(spec.width, dtype=spec.dtype),
+            log_probs=buffer(len(spec.heads), dtype=value_type),
             **{name: buffer(dtype=value_type) for name in scalars},
             **{name: buffer(dtype=torch.bool) for name in flags},
             starts_inside=False,
@@ -163,7 +163,7 @@ class Rollout:
 
         Args:
             t: Number of the step.
-            decision: What the policy chose, ``[E, heads]``.
+            decision: What the policy chose.
             reward: As paid, ``[E]``.
             terminated: Bool ``[E]``, like ``truncated``.
             truncated: Rows whose episode was cut off.
@@ -262,16 +262,16 @@ def collect(
         env.env_ids,
         normalizers.see(observation),
         state,
-        len(policy.heads),
+        policy.action_spec,
         observation.features[:, policy.observation_spec.pixels :],
     )
     valid = torch.ones_like(starts)
     autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
-    # Noise of all steps at once, [T, E, heads]: drawing it step by step costs a launch each, for the same numbers.
+    # Noise of all steps at once, [T, E, width]: drawing it step by step costs a launch each, for the same numbers.
     time = torch.arange(steps, device=env.env_ids.device)[:, None]
     stream = rng.key(rng_seed, rng.Purpose.ACTION, iteration, env.env_ids, time, device=time.device)
-    noise = rng.uniform(stream, (len(policy.heads),))
+    noise = rng.uniform(stream, (policy.action_spec.width,))
 
     for t in range(steps):
         # Decide and act.

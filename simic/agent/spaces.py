@@ -8,7 +8,7 @@ each leaf has an embedding of its own.
 import math
 import reprlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from simic.errors import SimicError
 Kind = Literal["image", "numbers", "flags", "categories"]
 ORDER: dict[Kind, int] = {"image": 0, "numbers": 1, "flags": 1, "categories": 2}
 Path = tuple[str | int, ...]
+Owner = Literal["observation", "action"]
 
 ALLOWED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
 # Pixels on the shorter side: of less no convolution is needed.
@@ -33,10 +34,11 @@ PIXEL_DIMENSIONS = 3
 
 @dataclass(frozen=True)
 class Leaf:
-    """A simple space inside an observation space, found at ``path``."""
+    """A simple space inside the space of observations or actions (``owner``), found at ``path``."""
 
     path: Path
     space: gymnasium.Space
+    owner: Owner = "observation"
 
     @property
     def kind(self) -> Kind:
@@ -77,7 +79,7 @@ class Leaf:
         return _image(space.shape, highest, "last" if last <= first else "first")
 
     def __str__(self) -> str:
-        return f"observation{''.join(f'[{key!r}]' for key in self.path)}"
+        return f"{self.owner}{''.join(f'[{key!r}]' for key in self.path)}"
 
 
 def _image(
@@ -89,19 +91,19 @@ def _image(
     return Image(shape, channels, highest)
 
 
-def _leaves(space: gymnasium.Space, path: Path = ()) -> Iterator[Leaf]:
+def leaves_of(space: gymnasium.Space, owner: Owner, path: Path = ()) -> Iterator[Leaf]:
     """Walk down a space; SimicError where a leaf cannot be learned from."""
     if isinstance(space, Dict):
         for name, inner in space.spaces.items():
-            yield from _leaves(inner, (*path, name))
+            yield from leaves_of(inner, owner, (*path, name))
     elif isinstance(space, Tuple):
         for place, inner in enumerate(space.spaces):
-            yield from _leaves(inner, (*path, place))
+            yield from leaves_of(inner, owner, (*path, place))
     elif isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
-        yield Leaf(path, space)
+        yield Leaf(path, space, owner)
     else:
-        place = f" at {Leaf(path, space)}" if path else ""
-        raise SimicError(f"observation space {space}{place}: must be {ALLOWED}")
+        place = f" at {Leaf(path, space, owner)}" if path else ""
+        raise SimicError(f"{owner} space {space}{place}: must be {ALLOWED}")
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,9 @@ class Layout:
         """The leaves; numbers and flags in the order of the space, so that who describes choices by the last ones can
         put them there.
         """
-        return tuple(sorted(_leaves(self.space), key=lambda leaf: ORDER[leaf.kind]))
+        return tuple(
+            sorted(leaves_of(self.space, "observation"), key=lambda leaf: ORDER[leaf.kind])
+        )
 
     @property
     def is_box(self) -> bool:
@@ -151,7 +155,7 @@ class Layout:
         columns: list[np.ndarray] = []
         counted = 0
         for leaf in self.leaves:
-            values = _found(observation, leaf)
+            values = leaf_values(observation, leaf)
             if leaf.kind == "categories":
                 values = _counted(values, leaf, counted)
                 counted += leaf.choices
@@ -162,10 +166,8 @@ class Layout:
 class RowSpace(Box):
     """The space of a layout's rows, which carries the layout to whoever asks the vector environment."""
 
-    def __init__(self, layout: Layout) -> None:
-        spec = layout.spec
-        width = spec.features + spec.categories
-        super().__init__(-np.inf, np.inf, (width,), dtype=np.dtype(spec.dtype).type)
+    def __init__(self, layout: Any, width: int, dtype: str) -> None:
+        super().__init__(-np.inf, np.inf, (width,), dtype=np.dtype(dtype).type)
         self.layout = layout
 
 
@@ -174,18 +176,16 @@ def layout_of(space: gymnasium.Space) -> Layout:
     return space.layout if isinstance(space, RowSpace) else Layout(space)
 
 
-def _found(observation: Any, leaf: Leaf) -> np.ndarray:
-    """Take a leaf's values out of an observation; refuse what is not of its space."""
+def leaf_values(whole: Any, leaf: Leaf) -> np.ndarray:
+    """Take a leaf's values out of an observation or action; refuse what is not of its space."""
     for depth, key in enumerate(leaf.path):
         try:
-            observation = observation[key]
+            whole = whole[key]
         except (KeyError, IndexError, TypeError):
-            owner = Leaf(leaf.path[:depth], leaf.space)
-            raise SimicError(
-                f"{leaf} is missing: {owner} is a {type(observation).__name__}"
-            ) from None
+            outer = replace(leaf, path=leaf.path[:depth])
+            raise SimicError(f"{leaf} is missing: {outer} is a {type(whole).__name__}") from None
     # Lists and numbers are as good as arrays.
-    values = np.asarray(observation)
+    values = np.asarray(whole)
     return declared(values, leaf.space, str(leaf))
 
 

@@ -1,8 +1,10 @@
 """What the agent must know of an environment: its observation and its action heads, nothing of what they mean."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from functools import cached_property
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -13,10 +15,13 @@ from simic.transfer import constant
 
 @dataclass(frozen=True)
 class Head:
-    """One factor of the action. ``mask_given`` says on which earlier head's choice its mask depends. ``lean``: logits
-    that an untrained policy adds to its choices, none where empty. ``described``: so many features of the observation
-    are about each choice; they are its last columns, choice by choice, and at most one head has them. ``first``: what
-    the environment calls the first choice; inside, choices count from 0.
+    """One factor of the action: a choice of ``size``, or where it is ``continuous`` as many real numbers.
+
+    ``mask_given`` says on which earlier head's choice its mask depends. ``lean``: logits that an untrained policy adds
+    to its choices, none where empty. ``described``: so many features of the observation are about each choice; they are
+    its last columns, choice by choice, and at most one head has them. ``first``: what the environment calls the first
+    choice; inside, choices count from 0. ``bounds`` of a continuous head are by number, None for what has no bound;
+    inside, bounded numbers are in units of half their range, from its middle. The action space sets both.
     """
 
     name: str
@@ -25,12 +30,20 @@ class Head:
     lean: tuple[float, ...] = ()
     described: int = 0
     first: int = 0
+    continuous: bool = False
+    bounds: tuple[tuple[float | None, float | None], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.size}{' numbers' * self.continuous}"
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """Heads in sampling order. The first head plays the part of the op; a head that others are masked by in the part of
-    the slot is the second. ``relevance[o][k]``: head k matters when the first head chose o; the first always matters.
+    """Heads in sampling order, continuous ones last. The first head plays the part of the op; a head that others are
+    masked by in the part of the slot is the second. ``relevance[o][k]``: head k matters when the first head chose o;
+    the first always matters, and so do all where it is continuous, which counts as one op.
+
+    An action is a row of ``width`` columns: an index for each discrete head, then the numbers of continuous ones.
     """
 
     heads: tuple[Head, ...]
@@ -38,13 +51,14 @@ class ActionSpec:
 
     def __post_init__(self) -> None:
         # One row for each op, one column for each head.
-        ops = self.heads[0].size
+        ops = 1 if self.heads[0].continuous else self.heads[0].size
         if len(self.relevance) != ops or any(len(row) != len(self.heads) for row in self.relevance):
             raise ValueError(f"relevance must have {ops} rows of {len(self.heads)} heads")
         if not all(row[0] for row in self.relevance):
             raise ValueError(
                 f"head {self.heads[0].name!r} decides relevance, so it is always relevant"
             )
+        self._refuse_continuous()
         if sum(head.described > 0 for head in self.heads) > 1:
             raise ValueError("the choices of more than one head are described")
         # A mask can depend only on what was chosen before, and on a slot only where every op of the head has one.
@@ -60,11 +74,99 @@ class ActionSpec:
                     f"head {head.name!r} is masked by the slot, but some op uses it without a slot"
                 )
 
+    def _refuse_continuous(self) -> None:
+        """Raise ValueError for what continuous heads cannot be."""
+        for head, following in zip(self.heads, (*self.heads[1:], None), strict=True):
+            if head.continuous and (head.mask_given != "nothing" or head.lean or head.described):
+                raise ValueError(f"head {head.name!r} is continuous: it has no choices")
+            if head.continuous and following and not following.continuous:
+                raise ValueError(f"head {following.name!r} must be before the continuous ones")
+        if self.heads[0].continuous and not all(self.relevance[0]):
+            raise ValueError("there is no op, so every head must matter")
+
+    @classmethod
+    def trivial(cls, heads: Sequence[Head]) -> Self:
+        """Let every head always matter."""
+        ops = 1 if heads[0].continuous else heads[0].size
+        return cls(tuple(heads), ((True,) * len(heads),) * ops)
+
     @classmethod
     def discrete(cls, *sizes: int) -> Self:
-        """Make the trivial spec of a Discrete (one size) or MultiDiscrete space: every head always matters."""
-        heads = tuple(Head(f"action_{k}", size) for k, size in enumerate(sizes))
-        return cls(heads, tuple((True,) * len(sizes) for _ in range(sizes[0])))
+        """Make the trivial spec of a Discrete (one size) or MultiDiscrete space."""
+        return cls.trivial([Head(f"action_{k}", size) for k, size in enumerate(sizes)])
+
+    @cached_property
+    def discrete_heads(self) -> tuple[Head, ...]:
+        """The discrete heads."""
+        return tuple(head for head in self.heads if not head.continuous)
+
+    @property
+    def leading(self) -> int:
+        """Count the heads whose choices later ones know: op and slot."""
+        return min(2, len(self.discrete_heads))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of actions: float32 holds an index and a number side by side."""
+        return torch.int64 if len(self.discrete_heads) == len(self.heads) else torch.float32
+
+    @property
+    def width(self) -> int:
+        """Count the columns of an action."""
+        return sum(head.size if head.continuous else 1 for head in self.heads)
+
+    def columns(self, head: int) -> int | slice:
+        """Tell where a head is in an action: the column of its index, or those of its numbers."""
+        # Discrete heads are first, with a column each.
+        if not self.heads[head].continuous:
+            return head
+        begin = len(self.discrete_heads) + sum(
+            earlier.size for earlier in self.heads[len(self.discrete_heads) : head]
+        )
+        return slice(begin, begin + self.heads[head].size)
+
+    @property
+    def column_names(self) -> list[str]:
+        """Name the columns: by the head, and by the number's place where it has several."""
+        names = [head.name for head in self.discrete_heads]
+        for head in self.heads[len(self.discrete_heads) :]:
+            places = [f".{place}" for place in range(head.size)] if head.size > 1 else [""]
+            names += [head.name + place for place in places]
+        return names
+
+    def to_env(self, actions: Tensor) -> Tensor:
+        """Turn actions ``[..., width]`` into the environment's own: choices from its first one, numbers in its units
+        and within its bounds.
+        """
+        return rescaled(actions, *self.scales(actions.device))
+
+    def from_env(self, actions: Tensor) -> Tensor:
+        """Turn the environment's own actions ``[..., width]`` back."""
+        scales = self.scales(actions.device)
+        actions = actions - scales.middle
+        return actions / scales.half if self.dtype.is_floating_point else actions
+
+    def scales(self, device: torch.device | str = "cpu") -> "Scales":
+        """Give what columns are scaled by, on a device."""
+        types = self.dtype, self.dtype, torch.float32, torch.float32
+        tables = zip(self._columns_scales, types, strict=True)
+        return Scales(*(constant(values, dtype, torch.device(device)) for values, dtype in tables))
+
+    @cached_property
+    def _columns_scales(self) -> tuple[tuple[float, ...], ...]:
+        rows: list[tuple[float, ...]] = [
+            (head.first, 1, -math.inf, math.inf) for head in self.discrete_heads
+        ]
+        for head in self.heads[len(self.discrete_heads) :]:
+            for low, high in head.bounds or ((None, None),) * head.size:
+                ends = -math.inf if low is None else low, math.inf if high is None else high
+                # What lacks a bound has no middle: its units are the environment's.
+                is_bounded = math.isfinite(ends[1] - ends[0])
+                middle, half = (
+                    (sum(ends) / 2, (ends[1] - ends[0]) / 2) if is_bounded else (0.0, 1.0)
+                )
+                rows.append((middle, half, *ends))
+        return tuple(zip(*rows, strict=True))
 
     def mask_shape(self, head: int) -> tuple[int, ...]:
         """Tell the shape of a mask of this head for each environment."""
@@ -77,11 +179,13 @@ class ActionSpec:
         """Raise SimicError for a mask of a head that is not there, or one that is not bool of the head's shape, which
         would be broadcast without a word.
         """
-        shapes = {head.name: (envs, *self.mask_shape(k)) for k, head in enumerate(self.heads)}
+        shapes = {
+            head.name: (envs, *self.mask_shape(k)) for k, head in enumerate(self.discrete_heads)
+        }
         for name, mask in masks.items():
             if name not in shapes:
                 raise SimicError(
-                    f"mask {name!r}: there is no such head; the heads are {', '.join(shapes)}"
+                    f"mask {name!r}: there is no such discrete head; they are {', '.join(shapes) or 'none'}"
                 )
             if mask.shape != shapes[name] or mask.dtype != torch.bool:
                 found = f"{str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
@@ -90,6 +194,21 @@ class ActionSpec:
     def relevance_table(self, device: torch.device | str = "cpu") -> Tensor:
         """Copy the relevance to a device, bool ``[ops, heads]``."""
         return constant(self.relevance, torch.bool, torch.device(device))
+
+
+class Scales(NamedTuple):
+    """Of the columns ``[width]`` of an action: what the environment calls 0, the length of 1, and the bounds."""
+
+    middle: Tensor
+    half: Tensor
+    low: Tensor
+    high: Tensor
+
+
+def rescaled(actions: Tensor, middle: Tensor, half: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Compute the environment's own actions; indices alone are only moved."""
+    moved = actions * half + middle
+    return moved.clamp(low, high) if actions.dtype.is_floating_point else moved
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from simic.agent.distributions import head_mask
+from simic.agent.gaussian import relevant_only
 from simic.agent.spec import ActionSpec, Head, Observation
 from simic.envs.observations import KIND
 from simic.errors import SimicError
@@ -250,26 +251,33 @@ def legal(spec: ActionSpec, masks: dict[str, Tensor], action: Action) -> Tensor:
 def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> Tensor:
     """Draw uniformly among legal ops, then slots given the op, then each head the op uses.
 
+    Numbers are drawn between their bounds, without bounds between ±1.
+
     Args:
         spec: The heads.
         observation: Its masks say what is legal.
-        noise: Uniform in [0, 1), ``[E, heads]``.
+        noise: Uniform in [0, 1), ``[E, width]``.
 
     Returns:
-        int64 ``[E, heads]``; heads the op does not use are 0.
+        ``[E, width]``; heads the op does not use are 0.
     """
     # The walk of the policy, so that both sample from the same tree; an index of the whole grammar would favour ops
     # with many forms.
     relevance = spec.relevance_table(noise.device)
     chosen: list[Tensor] = []
-    for head in range(len(spec.heads)):
+    # Each draw takes its own column of the noise, whether the head matters or not: no draw depends on another.
+    for head, discrete in enumerate(spec.discrete_heads):
         mask = head_mask(spec, observation.masks, head, chosen)
         if mask is None:
-            mask = noise.new_ones(len(noise), spec.heads[head].size, dtype=torch.bool)
-        # Each draw takes its own column of the noise, whether the head matters or not: no draw depends on another.
+            mask = noise.new_ones(len(noise), discrete.size, dtype=torch.bool)
         choice = _nth_legal(mask, noise[:, head])
         chosen.append(torch.where(relevance[chosen[0], head], choice, 0) if head else choice)
-    return torch.stack(chosen, dim=1)
+    actions = list(chosen)
+    for head in range(len(chosen), len(spec.heads)):
+        numbers = 2.0 * noise[:, spec.columns(head)] - 1.0
+        is_used = relevance[chosen[0], head] if chosen else None
+        actions += relevant_only(numbers.t(), is_used)
+    return torch.stack([column.to(spec.dtype) for column in actions], dim=1)
 
 
 def _nth_legal(mask: Tensor, noise: Tensor) -> Tensor:

@@ -20,13 +20,9 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from simic import durable, rng
+from simic.agent.action_space import ActionLayout, heads_of
 from simic.agent.checked_env import MASK_NAMES, CheckedEnv
-from simic.agent.gym_adapter import (
-    ACTION_SPEC,
-    AdapterInfo,
-    GymAdapter,
-    heads_of,
-)
+from simic.agent.gym_adapter import ACTION_SPEC, AdapterInfo, GymAdapter, by_head
 from simic.agent.spaces import layout_of
 from simic.agent.spec import Observation
 from simic.data.batches import ENVIRONMENT_FILE, META_FILE, SCHEMA_VERSION, Meta
@@ -169,7 +165,8 @@ class GymEnv(GymAdapter):
         """Copy what repeats the running episodes: their numbers, lengths, actions (the newest last), and what must come
         out again: returns and observations.
         """
-        none = torch.zeros(0, self.num_envs, len(self.action_spec.heads), dtype=torch.int64)
+        spec = self.action_spec
+        none = torch.zeros(0, self.num_envs, spec.width, dtype=spec.dtype)
         return {
             "episodes": self.episodes.long(),
             "running_steps": self._lengths.clone(),
@@ -189,8 +186,7 @@ class GymEnv(GymAdapter):
         self.returns = state["returns"]
 
         # Each environment takes its own part of the actions again.
-        rows = self._as_env(state["actions"].flatten(0, 1))
-        steps = rows.reshape(len(state["actions"]), self.num_envs, *rows.shape[1:])
+        steps = self.action_spec.to_env(state["actions"]).numpy()
         actions = [
             steps[len(steps) - length :, row] for row, length in enumerate(self._lengths.tolist())
         ]
@@ -244,9 +240,13 @@ class TensorEnv:
                 " must be a Box"
             )
         self.observation_spec = layout.spec
-        self.action_spec = heads_of(
-            self.env.single_action_space, getattr(self.env, ACTION_SPEC, None)
-        )
+        self.action_layout = ActionLayout(self.env.single_action_space)
+        self.action_spec = heads_of(self.action_layout, getattr(self.env, ACTION_SPEC, None))
+        if len(self.action_layout.leaves) > 1:
+            raise SimicError(
+                f"prepare.gym.id = {task.id!r}: action space {self.env.single_action_space}: of a vector environment on"
+                " tensors it must not be nested"
+            )
         self.num_envs = self.env.num_envs
         self.metadata = dict(self.env.metadata)
         if self.metadata.get("autoreset_mode") is not AutoresetMode.SAME_STEP:
@@ -254,7 +254,6 @@ class TensorEnv:
         # All environments are seeded together, by the first one's name.
         self._seed = episode_seed(rng_seed, namespace, int(env_ids[0]), 0)
         self._masks = getattr(self.env, MASK_NAMES[0], None)
-        self._first = [head.first for head in self.action_spec.heads]
         self.env_ids = env_ids
         self.masked = None
         self.reset()
@@ -270,14 +269,13 @@ class TensorEnv:
         return self.seen, info
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
-        """Take a step with indices ``[E, heads]``."""
-        # Inside, choices count from 0; a Discrete space wants a number, not a row, and each its own type.
+        """Take a step with actions ``[E, width]``."""
+        # A Discrete space wants a number, not a row, and each its own type.
         space = self.env.single_action_space
         kind = torch.from_numpy(np.zeros(0, space.dtype)).dtype
-        first = torch.tensor(self._first, device=actions.device)
-        actions = (actions + first).to(kind)
-        if not space.shape:
-            actions = actions[:, 0]
+        actions = (
+            self.action_spec.to_env(actions).to(kind).view(self.num_envs, *(space.shape or ()))
+        )
         values, rewards, terminated, truncated, info = self.env.step(actions)
         rewards = rewards.float()  # as they are recorded, so that returns are their sums
         ended = terminated | truncated
@@ -296,10 +294,7 @@ class TensorEnv:
     def _observed(self, values: Tensor) -> Observation:
         masks = {} if self._masks is None else self._masks()
         if isinstance(masks, Tensor):
-            parts = masks.split([head.size for head in self.action_spec.heads], dim=1)
-            masks = {
-                head.name: part for head, part in zip(self.action_spec.heads, parts, strict=True)
-            }
+            masks = by_head(self.action_spec, masks, MASK_NAMES[0])
         self.masked = tuple(masks)
         self.action_spec.check_masks(masks, self.num_envs)
         features = self._flat(values)
@@ -373,8 +368,8 @@ def describe(task: GymParams) -> dict[str, JsonValue]:
         env.reset()
         inner = env.env
         observations = str(layout_of(inner.single_observation_space).space)
-        actions = str(inner.single_action_space)
-        heads: list[JsonValue] = [f"{head.name} {head.size}" for head in env.action_spec.heads]
+        actions = str(env.action_layout.space)
+        heads: list[JsonValue] = [str(head) for head in env.action_spec.heads]
         masked: list[JsonValue] = list(env.masked or ())
         # The classes around it and their files decide what it does.
         layers = _layers(inner.envs[0]) if isinstance(inner, SyncVectorEnv) else _layers(inner)

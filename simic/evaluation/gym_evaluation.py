@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from simic import rng
+from simic.agent.action_space import columns_of
 from simic.agent.play import Decide, PlayedEpisodes, play, policy_decides
 from simic.agent.spec import Observation
 from simic.data.batches import data_hash
@@ -231,7 +232,7 @@ def page(headroom: GymHeadroom) -> str:
 
 
 def as_text(episodes: Sequence[np.ndarray]) -> Actions:
-    """Write the actions ``[T, heads]`` of each episode step by step, as they are recorded."""
+    """Write the actions ``[T, width]`` of each episode step by step, as they are recorded."""
     return tuple(
         tuple(" ".join(map(str, step)) for step in actions.tolist()) for actions in episodes
     )
@@ -257,10 +258,9 @@ def _scores(parts: Sequence[PlayedEpisodes]) -> Scores:
 
 
 def _noise(env: AnyGym, rng_seed: int, purpose: rng.Purpose) -> Callable[[int], Tensor]:
-    """Make the source of uniform numbers ``[E, heads]`` for each step."""
-    heads = len(env.action_spec.heads)
+    """Make the source of uniform numbers ``[E, width]`` for each step."""
     return lambda step: rng.uniform(
-        rng.key(rng_seed, purpose, EVALUATION, env.env_ids, step), (heads,)
+        rng.key(rng_seed, purpose, EVALUATION, env.env_ids, step), (env.action_spec.width,)
     )
 
 
@@ -280,7 +280,7 @@ def trained(learned: Learned, env: AnyGym, name: str, rng_seed: int) -> Decide:
 
 
 def _random(env: AnyGym, rng_seed: int) -> Decide:
-    """Make the player that takes every legal choice with the same probability."""
+    """Make the player that takes every legal action with the same probability."""
     noise = _noise(env, rng_seed, rng.Purpose.BASELINE)
     return lambda observation, starts, step: random_legal(env.action_spec, observation, noise(step))
 
@@ -289,19 +289,17 @@ def _by_rule(rule: Rule) -> Callable[[AnyGym], Decide]:
     # A rule looks back: it gets all that its episode showed so far.
     def player(env: AnyGym) -> Decide:
         histories: list[list[np.ndarray]] = [[] for _ in range(env.num_envs)]
-        first = [head.first for head in env.action_spec.heads]
 
         def decide(observation: Observation, starts: Tensor, step: int) -> Tensor:
-            choices = []
+            actions = []
             for row, history in enumerate(histories):
                 if starts[row]:
                     history.clear()
                 history.append(observation.features[row].cpu().numpy())
                 masks = {name: mask[row].cpu().numpy() for name, mask in observation.masks.items()}
-                choices.append(np.atleast_1d(rule(history, masks)) - first)
-            return torch.from_numpy(np.stack(choices).astype(np.int64)).to(
-                observation.features.device
-            )
+                action = rule(history, masks)
+                actions.append(columns_of(env.action_layout, env.action_spec, action))
+            return torch.stack(actions).to(observation.features.device)
 
         return decide
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.logger import Logger
@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from simic.agent.play import Decide
-from simic.agent.spec import Observation
+from simic.agent.spec import ActionSpec, Observation
 from simic.envs.gym_env import AnyGym, open_gym
 from simic.errors import SimicError
 from simic.params import Params
@@ -26,15 +26,16 @@ ROWS = 2048
 
 
 class PeerEnv(VecEnv):
-    """Show environments to Stable-Baselines3: flat observations, choices counted from 0, masks of all heads."""
+    """Show environments to Stable-Baselines3: flat observations, choices counted from 0 or bounded numbers between ±1,
+    masks of all heads.
+    """
 
     # Stable-Baselines3 warns without it.
     render_mode = None
 
     def __init__(self, env: AnyGym) -> None:
         self.env = env
-        sizes = [head.size for head in env.action_spec.heads]
-        actions = Discrete(sizes[0]) if len(sizes) == 1 else MultiDiscrete(sizes)
+        actions = peer_space(env.action_spec)
         spec = env.observation_spec
         width = spec.features + spec.cardinality
         super().__init__(env.num_envs, Box(-np.inf, np.inf, (width,)), actions)
@@ -44,7 +45,7 @@ class PeerEnv(VecEnv):
         return flat(self.observation, self.env)
 
     def step_async(self, actions: np.ndarray) -> None:
-        self.actions = as_indices(actions, self.observation)
+        self.actions = as_columns(actions, self.observation)
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         self.observation, rewards, terminated, truncated, info = self.env.step(self.actions)
@@ -85,8 +86,23 @@ def flat(observation: Observation, env: AnyGym) -> np.ndarray:
     return torch.cat((observation.features.cpu(), flags), dim=1).numpy()
 
 
-def as_indices(actions: np.ndarray, observation: Observation) -> Tensor:
-    """Convert actions of Stable-Baselines3 to indices ``[E, heads]``, on the device of the environments."""
+def peer_space(spec: ActionSpec) -> Space:
+    """Describe actions as Stable-Baselines3 knows them; SimicError where it does not."""
+    sizes = [head.size for head in spec.discrete_heads]
+    if not sizes:
+        # Its own clipping is at the bounds of the space; here that is at ±1.
+        is_free = [None in ends for head in spec.heads for ends in head.bounds]
+        limit = np.where(is_free, np.inf, 1.0).astype(np.float32)
+        return Box(-limit, limit)
+    if len(sizes) < len(spec.heads):
+        raise SimicError(
+            "headroom.gym.peer_steps: must be 0, as choices and numbers in one action are unknown to sb3"
+        )
+    return Discrete(sizes[0]) if len(sizes) == 1 else MultiDiscrete(sizes)
+
+
+def as_columns(actions: np.ndarray, observation: Observation) -> Tensor:
+    """Convert actions of Stable-Baselines3 to ``[E, width]``, on the device of the environments."""
     features = observation.features
     return torch.from_numpy(actions).reshape(len(features), -1).to(features.device)
 
@@ -96,7 +112,7 @@ def legal(env: AnyGym, observation: Observation) -> np.ndarray:
     rows = len(observation.features)
     masks = [
         observation.masks.get(head.name, torch.ones(rows, head.size, dtype=torch.bool)).cpu()
-        for head in env.action_spec.heads
+        for head in env.action_spec.discrete_heads
     ]
     if any(mask.dim() > 2 for mask in masks):
         raise SimicError(
@@ -162,7 +178,7 @@ def learned(params: Params, settings: Mapping[str, Any]) -> tuple[str, Callable[
             actions, state = model.predict(
                 features, state, starts.cpu().numpy(), deterministic=True, **masks
             )
-            return as_indices(actions, observation)
+            return as_columns(actions, observation)
 
         return decide
 

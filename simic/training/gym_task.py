@@ -108,14 +108,16 @@ class GymTask(Task):
 
 
 def padded(episodes: PlayedEpisodes) -> np.ndarray:
-    """Stack the actions to ``[E, T, heads]``, −1 behind the end of an episode."""
-    # -1 is no action of any environment: a reader of the log sees where an episode ended.
+    """Stack the actions to ``[E, T, width]``; behind the end of an episode NaN, of discrete ones −1."""
+    # Neither is an action of any environment: a reader of the log sees where an episode ended.
     longest = max(episodes.lengths)
+    is_discrete = episodes.actions[0].dtype.kind == "i"
+    fill = -1 if is_discrete else np.nan
     rows = [
-        np.pad(actions, ((0, longest - len(actions)), (0, 0)), constant_values=-1)
+        np.pad(actions, ((0, longest - len(actions)), (0, 0)), constant_values=fill)
         for actions in episodes.actions
     ]
-    return np.stack(rows).astype(np.int16)
+    return np.stack(rows).astype(np.int16 if is_discrete else np.float32)
 
 
 class GymRecorder(RolloutRecorder):
@@ -126,8 +128,8 @@ class GymRecorder(RolloutRecorder):
         self.state_before = task.state_dict()
 
     def columns(self, rollout: Rollout) -> RolloutColumns:
-        # How many heads there are depends on the environment: each has a column of its own.
-        names = [head.name for head in self.env.action_spec.heads]
+        # What an action consists of depends on the environment.
+        names = self.env.action_spec.column_names
         actions = dict(
             zip(
                 (f"{ACTIONS}/{name}" for name in names), rollout.actions.unbind(dim=-1), strict=True

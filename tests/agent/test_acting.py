@@ -75,7 +75,7 @@ def test_a_rollout_is_one_allocation_that_is_written_in_place_and_keeps_one_memo
         world.env_ids,
         observation,
         policy.initial_state(3),
-        len(policy.heads),
+        policy.action_spec,
         observation.features,
     )
     places = {

@@ -321,7 +321,7 @@ def test_a_spec_that_cannot_be_is_refused() -> None:
         ),
         (
             {"king": torch.ones(5, 1)},
-            "mask 'king': there is no such head; the heads are op, slot, kind",
+            "mask 'king': there is no such discrete head; they are op, slot, kind",
         ),
     ],
 )
