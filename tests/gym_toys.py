@@ -5,6 +5,8 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from simic.agent.spec import ActionSpec, Head
+
 
 class Wandering(gymnasium.Env):
     """Does not repeat itself: it counts the episodes of all its copies."""
@@ -120,7 +122,43 @@ class Signs(gymnasium.Env):
         return self.seen(), reward, False, self.time == 8, {}
 
 
+class Throw(gymnasium.Env):
+    """Pays for a throw by how near it comes; at even times nothing can be thrown. Eight steps."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Dict(
+        {
+            "where": gymnasium.spaces.Box(np.array([-3.0, -1.0], np.float32), 2.0, (2,)),
+            "throw": gymnasium.spaces.Discrete(2, start=1),
+        }
+    )
+    action_spec = ActionSpec(
+        (Head("throw", 2), Head("where", 2, continuous=True)), ((True, False), (True, True))
+    )
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.seen(), {}
+
+    def seen(self):
+        self.target = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self.target
+
+    def action_masks(self):
+        return {"throw": np.array([True, self.time % 2 == 1])}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        assert self.action_masks()["throw"][action["throw"] - 1]
+        error = float(abs(action["where"] - self.target).sum())
+        reward = 0.0 if action["throw"] == 1 else max(0.0, 1.0 - error)
+        self.time += 1
+        return self.seen(), reward, False, self.time == 8, {}
+
+
 gymnasium.register("Maze-v0", entry_point=Maze)
 gymnasium.register("Signs-v0", entry_point=Signs)
+gymnasium.register("Throw-v0", entry_point=Throw)
 gymnasium.register("Wandering-v0", entry_point=Wandering)
 gymnasium.register("Counting-v0", vector_entry_point=Counting)

@@ -57,7 +57,7 @@ class ActionLayout:
             values = values.reshape(leaf.space.shape or ())
             if isinstance(leaf.space, Box):
                 # Float32 rounds a bound of float64 up or down.
-                values = values.clip(leaf.space.low, leaf.space.high)
+                values = np.asarray(values.clip(leaf.space.low, leaf.space.high))
             parts[leaf.path] = values
         return _built(self.space, (), parts)
 

@@ -34,7 +34,7 @@ class Head:
     bounds: tuple[tuple[float | None, float | None], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name} {self.size}{' numbers' * self.continuous}"
+        return f"{self.name} {self.size}{' continuous' * self.continuous}"
 
 
 @dataclass(frozen=True)

@@ -98,12 +98,14 @@ class TableLayout(NamedTuple):
     episodes: dict[str, Column]
 
 
-ACTIONS = "actions"  # stands for one column for each head: actions/action_0, …
+ACTIONS = "actions"  # stands for one column for each discrete head: actions/action_0, …
+NUMBERS = "numbers"  # for one of each number of continuous heads: numbers/action_0, …
 GROWTH = TableLayout(STEPS, EPISODES)
 # Of a Gymnasium environment: episodes go on from rollout to rollout.
 GYM = TableLayout(
     {
         ACTIONS: _COUNT,  # counted from 0
+        NUMBERS: _NUMBER,  # bounded ones in units of half the range, from its middle, before they are clipped
         "log_prob": _NUMBER,  # of the joint action when it was sampled
         "value": _NUMBER,
         "next_value": _NUMBER,  # of the state that the step led to, before a reset
@@ -142,7 +144,7 @@ def arranged(columns: Columns, table: dict[str, Column]) -> Columns:
     # A name such as "components" stands for all columns "components/…".
     nested = {
         part: [name for name in columns if name.startswith(f"{part}/")]
-        for part in (COMPONENTS, ACTIONS)
+        for part in (COMPONENTS, ACTIONS, NUMBERS)
     }
     order = [column for name in table for column in nested.get(name, [name])]
     # Looked at in the first iteration: when a run is published it would be too late.

@@ -17,7 +17,16 @@ from simic.envs.gym_env import VALIDATION, AnyGym, describe, open_gym
 from simic.errors import SimicError
 from simic.params import Params
 from simic.safe_read import read_file
-from simic.telemetry.columns import ACTIONS, DECIDED, EVENTS, GYM, Array, Columns, EventColumns
+from simic.telemetry.columns import (
+    ACTIONS,
+    DECIDED,
+    EVENTS,
+    GYM,
+    NUMBERS,
+    Array,
+    Columns,
+    EventColumns,
+)
 from simic.telemetry.rows import FindingRow
 from simic.training.task import RolloutColumns, RolloutRecorder, Task
 
@@ -129,13 +138,13 @@ class GymRecorder(RolloutRecorder):
 
     def columns(self, rollout: Rollout) -> RolloutColumns:
         # What an action consists of depends on the environment.
-        names = self.env.action_spec.column_names
-        actions = dict(
-            zip(
-                (f"{ACTIONS}/{name}" for name in names), rollout.actions.unbind(dim=-1), strict=True
-            )
-        )
-        tensors = actions | {
+        spec = self.env.action_spec
+        count = len(spec.discrete_heads)
+        columns = dict(zip(spec.column_names, rollout.actions.unbind(dim=-1), strict=True))
+        names = spec.column_names
+        tensors = {f"{ACTIONS}/{name}": columns[name].long() for name in names[:count]}
+        tensors |= {f"{NUMBERS}/{name}": columns[name] for name in names[count:]}
+        tensors |= {
             "log_prob": rollout.log_probs.sum(dim=-1),
             "value": rollout.values,
             "next_value": rollout.next_values,

@@ -103,7 +103,7 @@ def test_a_mask_of_the_info_is_followed_and_a_loaded_agent_asks_for_it(tmp_path)
         checked = CheckedEnv(Bare(**infos))
         checked.reset()
         with pytest.raises(SimicError, match=r"must come with both|is missing: must be there"):
-            checked.step(0) and checked.legal()
+            checked.step(np.array([0])) and checked.legal()
 
 
 class Spoken(Bare):
