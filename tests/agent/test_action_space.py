@@ -13,7 +13,7 @@ from simic.agent.action_space import ActionLayout, columns_of, heads_of
 from simic.agent.agent import settings, sizes
 from simic.agent.spec import ActionSpec, Head
 from simic.errors import SimicError
-from tests import gym_toys 
+from tests import gym_toys
 
 WIDE = Box(np.array([-3.0, 0.0], np.float32), np.array([2.0, np.inf], np.float32))
 SPACE = Dict(
