@@ -96,8 +96,8 @@ def test_an_example_goes_through_the_whole_chain(
     ),  # random actions return 5, 0.14 and -1,200; a lock without memory pays 0
     [
         ("agent", 20_000, 0.8),
-        ("picture", 12_000, 10),
-        ("hybrid", 20_000, 0.35),
+        ("extensions/picture", 12_000, 10),
+        ("extensions/hybrid", 20_000, 0.35),
         ("continuous", 26_000, -700),
     ],
 )
@@ -108,7 +108,7 @@ def test_an_example_of_the_agent_learns(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--steps", str(steps)])
+    monkeypatch.setattr(sys, "argv", ["example", "--steps", str(steps)])
     runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
     assert float(capsys.readouterr().out.splitlines()[-1].split()[2]) > least
 

@@ -1,6 +1,6 @@
 """The agent on observations of several kinds: a picture, a number and a rule.
 
-    python examples/picture.py [--steps 24000]
+    python examples/extensions/picture.py [--steps 24000]
 
 One quarter of the picture is lit. The rule says which of four buttons pays: that of the lit quarter, the next one, and
 so on. The number is noise. Pressing at random pays 5 of 20.

@@ -1,7 +1,7 @@
 """The agent on choices that come with a number of their own: Platform, after Masson, Ranchod and Konidaris 2016
 (arXiv 1509.01644).
 
-    python examples/hybrid.py [--steps 60000]
+    python examples/extensions/hybrid.py [--steps 60000]
 
 A runner crosses three grounds with two gaps; on each of the first two a guard walks to and fro. It may run, hop or
 leap, and says how far: three continuous heads, each of which matters after its own op alone. Falling and being caught
