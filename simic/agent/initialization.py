@@ -15,6 +15,8 @@ from simic import rng
 HIDDEN_GAIN = math.sqrt(2.0)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
+# Of a transformer's gates: it begins nearly as the identity, b_g of GTrXL (arXiv 1910.06764).
+CLOSED_GATE = 2.0
 # The stream of a renamed parameter is that of its first name, so that old results can be repeated.
 STREAM_NAMES = {"privileged.weight": "told.weight"}
 
@@ -70,3 +72,5 @@ def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> Non
     for layer in module.modules():
         if isinstance(layer, nn.LayerNorm):
             layer.weight.fill_(1.0)
+        elif isinstance(layer, nn.GRUCell):
+            layer.bias_ih.chunk(3)[1].fill_(CLOSED_GATE)
