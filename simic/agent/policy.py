@@ -14,7 +14,6 @@ arXiv 1506.03134).
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import prod
 from typing import NamedTuple, Self
 
 import torch
@@ -144,7 +143,7 @@ class Core(nn.Module):
     def initial_state(self, envs: int, like: Tensor) -> RecurrentState:
         """Make an empty memory of the type and on the device of ``like``."""
         if self.kind == "transformer":
-            widths = (prod(self.transformer.cached), 1)
+            widths = self.transformer.state_widths
         else:
             widths = {"lstm": (self.width,) * 2, "gru": (self.width, 0), "none": (0, 0)}[self.kind]
         return RecurrentState(*(like.new_zeros(envs, width) for width in widths))
