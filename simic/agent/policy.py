@@ -60,7 +60,7 @@ def linear_of_parts(layer: nn.Linear, parts: Sequence[Tensor]) -> Tensor:
 class RecurrentState(NamedTuple):
     """What is remembered between steps: ``h [E, H]`` and, of an LSTM, ``c [E, H]``; unused parts have width 0.
 
-    Of a transformer h is its cache, and c says how much of that is known.
+    Of a transformer h holds the keys and values of its window, and c how many steps of that are known.
     """
 
     h: Tensor
@@ -135,6 +135,13 @@ class Core(nn.Module):
         super().__init__()
         self.kind = kind
         self.width = inputs if kind == "none" else units
+        # Of h and c; a transformer keeps keys and values of its window, and their count.
+        self.state_widths = {
+            "lstm": (units, units),
+            "gru": (units, 0),
+            "transformer": (2 * units * window, 1),
+            "none": (0, 0),
+        }[kind]
         if kind == "transformer":
             self.transformer = GatedTransformer(inputs, units, window)
         elif kind != "none":
@@ -142,11 +149,7 @@ class Core(nn.Module):
 
     def initial_state(self, envs: int, like: Tensor) -> RecurrentState:
         """Make an empty memory of the type and on the device of ``like``."""
-        if self.kind == "transformer":
-            widths = self.transformer.state_widths
-        else:
-            widths = {"lstm": (self.width,) * 2, "gru": (self.width, 0), "none": (0, 0)}[self.kind]
-        return RecurrentState(*(like.new_zeros(envs, width) for width in widths))
+        return RecurrentState(*(like.new_zeros(envs, width) for width in self.state_widths))
 
     def step(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """Take one step of N rows, ``[N, D]`` → ``[N, H]``, with the bare cell."""
@@ -427,7 +430,7 @@ class ActorCritic(nn.Module):
                 f"{trunk}.images": HIDDEN_GAIN,
                 f"{trunk}.encoder": HIDDEN_GAIN,
                 f"{trunk}.core": 1.0,
-                f"{trunk}.core.transformer.network": HIDDEN_GAIN,
+                f"{trunk}.core.transformer.network.": HIDDEN_GAIN,
                 f"{trunk}.core.transformer.distance": 0.0,
                 f"{trunk}.core_norm": 0.0,
             }

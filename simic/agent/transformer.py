@@ -36,8 +36,6 @@ class GatedTransformer(nn.Module):
         self.network_norm = nn.LayerNorm(units)
         self.network = nn.Linear(units, 2 * units)
         self.network_gate = nn.GRUCell(2 * units, units)
-        # Of the memory: keys and values of the last L steps, and how many of them are of the running episode.
-        self.state_widths = (window * 2 * units, 1)
 
     def forward(
         self, x: Tensor, cache: Tensor, count: Tensor, starts: Tensor | None
