@@ -1,8 +1,8 @@
-"""A transformer as memory: attention over the last L steps of an episode (GTrXL, Parisotto et al. 2020, arXiv 1910.06764).
+"""A transformer as memory: attention over the last L steps of an episode.
 
-One block: what is attended to, and what a network makes of it, each pass a gate of the GRU's form that begins nearly
-closed. Keys and values of earlier steps are cached, so that a step computes one of each; no step waits for the one
-before it, so that whole rows are a single call.
+A block of GTrXL (Parisotto et al. 2020, arXiv 1910.06764): what is attended to, and what a network makes of it, each
+pass a gate of the GRU's form that begins nearly closed. Keys and values of earlier steps are cached, so that a step
+computes one of each; no step waits for the one before it, so that whole rows are a single call.
 """
 
 from math import gcd
@@ -52,25 +52,27 @@ class GatedTransformer(nn.Module):
             The output ``[T, N, H]``; cache and count after the last step, if no episode started inside.
         """
         # Whole blocks of at most L steps, the last one filled up with steps that nobody reads.
-        steps = len(x)
+        steps = x.shape[0]
         blocks = -(-steps // self.window)
         padding = -steps % blocks
         x = functional.pad(self.embed(x).transpose(0, 1), (0, 0, 0, padding))  # [N, T, H]
 
         # The first step that each step sees: that of its episode, or one before the row.
-        begin = -count.expand(-1, steps + padding)
+        begin = -count.expand(-1, x.shape[1])
         if starts is not None:
-            time = torch.arange(steps + padding, device=x.device)
+            time = torch.arange(x.shape[1], device=x.device)
             starts = functional.pad(starts.t(), (0, padding))
             begin = torch.where(starts, time, begin).cummax(dim=1).values
 
-        # Attention, network.
-        queries, news = self.projection(self.attention_norm(x)).tensor_split([x.shape[-1]], dim=-1)
+        # The attention's part, then the network's.
+        projection = self.projection(self.attention_norm(x))
+        queries, news = projection.tensor_split([x.shape[-1]], dim=-1)
         earlier = cache.unflatten(-1, (self.window, -1))[:, 1:]
         memory = torch.cat((earlier, news), dim=1)
         x = _gated(self.attention_gate, self._attend(queries, memory, begin, blocks), x)
         x = _gated(self.network_gate, self.network(self.network_norm(x)).relu(), x)
-        cache = memory[:, steps - 1 : steps - 1 + self.window].flatten(1)
+
+        cache = memory.narrow(1, steps - 1, self.window).flatten(1)
         count = (count + steps).clamp(max=self.window)
         return x[:, :steps].transpose(0, 1), cache, count
 
@@ -83,24 +85,30 @@ class GatedTransformer(nn.Module):
             begin: The first step that each query sees, counted from the first query, ``[N, T]``.
             blocks: How many blocks T is cut into, each beside what it may see: time and memory grow with T L, not T².
         """
-        block = queries.shape[1] // blocks
+        shape = queries.shape
+        block = shape[1] // blocks
         reach = self.window - 1 + block
-        # Row t of a block sees keys t … t + L − 1: each row of the band is the one before, moved by a key. Of these it
-        # sees the ones of its episode.
-        rows = functional.pad(self.distance, (0, block), value=-torch.inf).repeat(1, block)
-        band = rows[:, :-block].view(self.heads, block, reach)
-        time = torch.arange(1 - self.window, queries.shape[1], device=queries.device)
-        is_seen = time.unfold(0, reach, block)[:, None] >= begin.unflatten(1, (blocks, block, 1))
-
-        # Blocks of all rows are one batch, [N blocks, heads, time, ·].
-        queries = queries.view(-1, block, self.heads, queries.shape[-1] // self.heads)
-        memory = memory.unfold(1, reach, block).flatten(0, 1).unflatten(1, (2, self.heads, -1))
-        keys, values = memory.mT.unbind(dim=1)
+        # Row t of a block may see keys t … t + L − 1: each row of the band is the one before, moved by a key.
+        rows = functional.pad(self.distance, (0, block), value=-torch.inf)
+        rows = rows.repeat(1, block)[:, :-block]
+        band = rows.view(self.heads, block, reach)
+        # Of these it sees the ones of its episode.
+        time = torch.arange(1 - self.window, shape[1], device=queries.device)
+        time = time.unfold(0, reach, block)  # [blocks, keys]
+        is_seen = time[:, None] >= begin.unflatten(1, (blocks, block, 1))
         mask = band.masked_fill(~is_seen.flatten(0, 1)[:, None], -torch.inf)
-        seen = functional.scaled_dot_product_attention(
-            queries.transpose(1, 2), keys, values, attn_mask=mask
+
+        # Blocks of all rows are one batch, [N blocks, heads, ·, ·].
+        queries = queries.view(-1, block, self.heads, shape[2] // self.heads)
+        memory = memory.unfold(1, reach, block).flatten(0, 1)
+        keys, values = memory.unflatten(1, (2, self.heads, -1)).mT.unbind(dim=1)
+        mixed = functional.scaled_dot_product_attention(
+            queries.transpose(1, 2),
+            keys,
+            values,
+            attn_mask=mask,
         )
-        return seen.transpose(1, 2).reshape(len(begin), -1, self.embed.out_features)
+        return mixed.transpose(1, 2).reshape(shape)
 
 
 def _gated(gate: nn.GRUCell, news: Tensor, x: Tensor) -> Tensor:

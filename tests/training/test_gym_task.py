@@ -62,7 +62,13 @@ def run(params: Params, work: Path, prepared: Path, stop: StopAt | None = None) 
 
 
 @pytest.mark.parametrize(
-    ("name", "core"), [("CartPole-v1", "none"), ("CartPole-v1", "gru"), ("Signs-v0", "gru")]
+    ("name", "core"),
+    [
+        ("CartPole-v1", "none"),
+        ("CartPole-v1", "gru"),
+        ("CartPole-v1", "transformer"),
+        ("Signs-v0", "gru"),
+    ],
 )
 def test_stopped_anywhere_it_ends_with_the_same_bytes(name: str, core: str, tmp_path: Path) -> None:
     params = small(name, core=core)
