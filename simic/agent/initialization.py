@@ -15,7 +15,9 @@ from simic import rng
 HIDDEN_GAIN = math.sqrt(2.0)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
-# Of a transformer's gates: it begins nearly as the identity, b_g of GTrXL (arXiv 1910.06764).
+# Of a transformer: queries, keys and values are three layers in one, each of gain 1; gates begin nearly closed, as with
+# b_g in GTrXL (arXiv 1910.06764).
+THREE_LAYERS_GAIN = math.sqrt(3.0)
 CLOSED_GATE = 2.0
 # The stream of a renamed parameter is that of its first name, so that old results can be repeated.
 STREAM_NAMES = {"privileged.weight": "told.weight"}

@@ -31,7 +31,13 @@ from simic.agent.distributions import (
 )
 from simic.agent.gru import GatedRows
 from simic.agent.image_encoder import ImageEncoder
-from simic.agent.initialization import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, initialize
+from simic.agent.initialization import (
+    HIDDEN_GAIN,
+    POLICY_GAIN,
+    THREE_LAYERS_GAIN,
+    VALUE_GAIN,
+    initialize,
+)
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
 from simic.agent.transformer import GatedTransformer
 from simic.errors import SimicError
@@ -241,7 +247,12 @@ class Trunk(nn.Module):
             + len(spec.images) * sizes.encoder_units,
             sizes.encoder_units,
         )
-        self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units, sizes.window)
+        self.core = Core(
+            sizes.core,
+            sizes.encoder_units,
+            sizes.core_units,
+            sizes.window,
+        )
         self.passed = passed
         self.width = self.core.width + (0 if sizes.core == "none" else sizes.encoder_units) + passed
         # What enters the core is bounded by the encoder's tanh. A LayerNorm there would keep the direction of a short
@@ -430,6 +441,7 @@ class ActorCritic(nn.Module):
                 f"{trunk}.images": HIDDEN_GAIN,
                 f"{trunk}.encoder": HIDDEN_GAIN,
                 f"{trunk}.core": 1.0,
+                f"{trunk}.core.transformer.projection": THREE_LAYERS_GAIN,
                 f"{trunk}.core.transformer.network.": HIDDEN_GAIN,
                 f"{trunk}.core.transformer.distance": 0.0,
                 f"{trunk}.core_norm": 0.0,

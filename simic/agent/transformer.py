@@ -28,6 +28,7 @@ class GatedTransformer(nn.Module):
         self.window = window
         self.heads = gcd(units, MOST_HEADS)
         self.embed = nn.Linear(inputs, units)
+        # Queries, keys and values.
         self.attention_norm = nn.LayerNorm(units)
         self.projection = nn.Linear(units, 3 * units, bias=False)
         # Added to the scores by distance, the farthest first (as in T5, Raffel et al. 2020, arXiv 1910.10683).
@@ -38,7 +39,11 @@ class GatedTransformer(nn.Module):
         self.network_gate = nn.GRUCell(2 * units, units)
 
     def forward(
-        self, x: Tensor, cache: Tensor, count: Tensor, starts: Tensor | None
+        self,
+        x: Tensor,
+        cache: Tensor,
+        count: Tensor,
+        starts: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Take in T steps of N rows.
 
@@ -55,62 +60,89 @@ class GatedTransformer(nn.Module):
         steps = x.shape[0]
         blocks = -(-steps // self.window)
         padding = -steps % blocks
-        x = functional.pad(self.embed(x).transpose(0, 1), (0, 0, 0, padding))  # [N, T, H]
+        x = self.embed(x).transpose(0, 1)
+        x = functional.pad(x, (0, 0, 0, padding))  # [N, T, H]
 
-        # The first step that each step sees: that of its episode, or one before the row.
+        # The first step that each step may see: that of its episode, or one before the row.
         begin = -count.expand(-1, x.shape[1])
         if starts is not None:
             time = torch.arange(x.shape[1], device=x.device)
             starts = functional.pad(starts.t(), (0, padding))
-            begin = torch.where(starts, time, begin).cummax(dim=1).values
+            begin = torch.where(starts, time, begin)
+            begin = begin.cummax(dim=1).values
+        mask = self._mask(begin.unflatten(1, (blocks, -1)))
 
         # The attention's part, then the network's.
         projection = self.projection(self.attention_norm(x))
         queries, news = projection.tensor_split([x.shape[-1]], dim=-1)
         earlier = cache.unflatten(-1, (self.window, -1))[:, 1:]
         memory = torch.cat((earlier, news), dim=1)
-        x = _gated(self.attention_gate, self._attend(queries, memory, begin, blocks), x)
-        x = _gated(self.network_gate, self.network(self.network_norm(x)).relu(), x)
+        mixed = self._attend(queries, memory, mask)
+        x = _gated(self.attention_gate, mixed, x)
+        hidden = self.network(self.network_norm(x)).relu()
+        x = _gated(self.network_gate, hidden, x)
 
         cache = memory.narrow(1, steps - 1, self.window).flatten(1)
         count = (count + steps).clamp(max=self.window)
         return x[:, :steps].transpose(0, 1), cache, count
 
-    def _attend(self, queries: Tensor, memory: Tensor, begin: Tensor, blocks: int) -> Tensor:
-        """Mix the values that each step sees, by the softmax of its scores.
+    def _mask(self, begin: Tensor) -> Tensor:
+        """Compute what is added to the scores of a block: −∞ for keys that a step does not see.
+
+        Args:
+            begin: The first step that each step may see, counted from the first of the row, ``[N, blocks, block]``.
+
+        Returns:
+            ``[N blocks, heads, block, keys]``; the keys of a block begin L − 1 steps before it.
+        """
+        blocks, block = begin.shape[1:]
+        keys = self.window - 1 + block
+        # Step t of a block sees keys t … t + L − 1: each row of the band is the one before, moved by a key.
+        row = functional.pad(self.distance, (0, block), value=-torch.inf)
+        rows = row.repeat(1, block)[:, :-block]
+        band = rows.view(self.heads, block, keys)
+        # Of these it sees the ones of its episode.
+        time = torch.arange(
+            1 - self.window,
+            blocks * block,
+            device=begin.device,
+        )
+        time = time.unfold(0, keys, block)
+        is_hidden = time[:, None] < begin[..., None]
+        return band.masked_fill(is_hidden.flatten(0, 1)[:, None], -torch.inf)
+
+    def _attend(
+        self,
+        queries: Tensor,
+        memory: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """Mix the values that each step sees. Time and memory grow with T L, not with T².
 
         Args:
             queries: ``[N, T, H]``.
             memory: Keys and values, from L − 1 steps before the first query on, ``[N, L − 1 + T, 2 H]``.
-            begin: The first step that each query sees, counted from the first query, ``[N, T]``.
-            blocks: How many blocks T is cut into, each beside what it may see: time and memory grow with T L, not T².
+            mask: Is added to the scores, ``[N blocks, heads, block, keys]``.
         """
-        shape = queries.shape
-        block = shape[1] // blocks
-        reach = self.window - 1 + block
-        # Row t of a block may see keys t … t + L − 1: each row of the band is the one before, moved by a key.
-        rows = functional.pad(self.distance, (0, block), value=-torch.inf)
-        rows = rows.repeat(1, block)[:, :-block]
-        band = rows.view(self.heads, block, reach)
-        # Of these it sees the ones of its episode.
-        time = torch.arange(1 - self.window, shape[1], device=queries.device)
-        time = time.unfold(0, reach, block)  # [blocks, keys]
-        is_seen = time[:, None] >= begin.unflatten(1, (blocks, block, 1))
-        mask = band.masked_fill(~is_seen.flatten(0, 1)[:, None], -torch.inf)
-
-        # Blocks of all rows are one batch, [N blocks, heads, ·, ·].
-        queries = queries.view(-1, block, self.heads, shape[2] // self.heads)
-        memory = memory.unfold(1, reach, block).flatten(0, 1)
-        keys, values = memory.unflatten(1, (2, self.heads, -1)).mT.unbind(dim=1)
+        # Blocks of all rows are one batch.
+        block, keys = mask.shape[2:]
+        per_head = (self.heads, queries.shape[2] // self.heads)
+        by_block = queries.view(-1, block, *per_head)
+        memory = memory.unfold(1, keys, block).flatten(0, 1)
+        memory = memory.unflatten(1, (2, *per_head)).mT
         mixed = functional.scaled_dot_product_attention(
-            queries.transpose(1, 2),
-            keys,
-            values,
+            by_block.transpose(1, 2),
+            memory[:, 0],
+            memory[:, 1],
             attn_mask=mask,
         )
-        return mixed.transpose(1, 2).reshape(shape)
+        return mixed.transpose(1, 2).reshape(queries.shape)
 
 
-def _gated(gate: nn.GRUCell, news: Tensor, x: Tensor) -> Tensor:
+def _gated(
+    gate: nn.GRUCell,
+    news: Tensor,
+    x: Tensor,
+) -> Tensor:
     """Let news into x ``[N, T, ·]`` as a gated recurrent unit lets inputs into its memory."""
     return gate(news.flatten(0, 1), x.flatten(0, 1)).view_as(x)
