@@ -90,7 +90,7 @@ def test_rows_are_the_same_in_any_company() -> None:
         torch.testing.assert_close(alone.values, together.values[:, row])
 
 
-@pytest.mark.parametrize(("window", "solves"), [(8, True), (4, False)])
+@pytest.mark.parametrize(("window", "solves"), [(6, True), (5, False)])
 def test_it_learns_to_remember_what_its_window_reaches(window: int, solves: bool) -> None:
     """A T-maze whose sign lies five steps back; without it half of all turns are right."""
 
@@ -98,7 +98,12 @@ def test_it_learns_to_remember_what_its_window_reaches(window: int, solves: bool
         length = 5
 
     policy = sizes(
-        core="transformer", encoder_units=16, core_units=16, head_units=16, window=window
+        core="transformer",
+        window=window,
+        encoder_units=16,
+        core_units=16,
+        head_units=16,
+        critic="detached",
     )
     agent = Agent(
         LongerMaze,
@@ -106,6 +111,6 @@ def test_it_learns_to_remember_what_its_window_reaches(window: int, solves: bool
         policy=policy,
         ppo=settings(learning_rate=5e-3, minibatches=2),
     )
-    agent.train(6_000)
+    agent.train(4_000)
     returns = agent.evaluate(40)
     assert np.mean(returns) == 1.0 if solves else np.mean(returns) < 0.8
