@@ -285,12 +285,16 @@ class Governor(Tree):
     rollback_budget: Count = 100  # more than this in a run ends it with a finding
 
 
+CoreKind = Literal["lstm", "gru", "transformer", "none"]
+
+
 class Policy(Tree):
     """Sizes of the recurrent actor-critic."""
 
     encoder_units: Units = 64
-    core: Literal["lstm", "gru", "none"] = "gru"
+    core: CoreKind = "gru"
     core_units: Units = 64
+    window: Units = 64  # steps of an episode that a transformer sees, the present one included
     head_units: Units = 64
     # own: with an encoder and a core of its own; detached: it reads the actor's and the observation, and pulls at none
     critic: Literal["own", "detached"] = "detached"

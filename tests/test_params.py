@@ -131,7 +131,10 @@ def test_an_unknown_key_is_refused_in_every_section() -> None:
             "train.ppo.learning_rate=.nan",
             ["train.ppo.learning_rate = nan: must be a finite number"],
         ),
-        ("train.policy.core=rnn", ["train.policy.core = 'rnn': must be 'lstm', 'gru' or 'none'"]),
+        (
+            "train.policy.core=rnn",
+            ["train.policy.core = 'rnn': must be 'lstm', 'gru', 'transformer' or 'none'"],
+        ),
         (
             "train.host.family=vit",
             ["train.host.family = 'vit': must be one of", "cnn", "mlp", "transformer"],

@@ -15,6 +15,10 @@ from simic import rng
 HIDDEN_GAIN = math.sqrt(2.0)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
+# Of a transformer: queries, keys and values are three layers in one, each of gain 1; gates begin nearly closed, as with
+# b_g in GTrXL (arXiv 1910.06764).
+THREE_LAYERS_GAIN = math.sqrt(3.0)
+CLOSED_GATE = 2.0
 # The stream of a renamed parameter is that of its first name, so that old results can be repeated.
 STREAM_NAMES = {"privileged.weight": "told.weight"}
 
@@ -70,3 +74,5 @@ def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> Non
     for layer in module.modules():
         if isinstance(layer, nn.LayerNorm):
             layer.weight.fill_(1.0)
+        elif isinstance(layer, nn.GRUCell):
+            layer.bias_ih.chunk(3)[1].fill_(CLOSED_GATE)

@@ -14,7 +14,7 @@ arXiv 1506.03134).
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,15 @@ from simic.agent.distributions import Choice, HeadDecision, head_mask, refuse_fa
 from simic.agent.gaussian import FIRST_LOG_SIGMA, Numbers
 from simic.agent.gru import GatedRows
 from simic.agent.image_encoder import ImageEncoder
-from simic.agent.initialization import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, initialize
+from simic.agent.initialization import (
+    HIDDEN_GAIN,
+    POLICY_GAIN,
+    THREE_LAYERS_GAIN,
+    VALUE_GAIN,
+    initialize,
+)
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
+from simic.agent.transformer import GatedTransformer
 from simic.errors import SimicError
 
 PRIVILEGED_UNITS = 16
@@ -51,7 +58,10 @@ def linear_of_parts(layer: nn.Linear, parts: Sequence[Tensor]) -> Tensor:
 
 
 class RecurrentState(NamedTuple):
-    """What is remembered between steps: ``h [E, H]`` and, of an LSTM, ``c [E, H]``; unused parts have width 0."""
+    """What is remembered between steps: ``h [E, H]`` and, of an LSTM, ``c [E, H]``; unused parts have width 0.
+
+    Of a transformer h holds the keys and values of its window, and c how many steps of that are known.
+    """
 
     h: Tensor
     c: Tensor
@@ -119,25 +129,35 @@ class Sequences:
 
 
 class Core(nn.Module):
-    """A memory, ``inputs`` wide in and ``width`` wide out."""
+    """A memory, ``inputs`` wide in and ``width`` wide out; ``window`` is how many steps a transformer sees."""
 
-    def __init__(self, kind: Literal["lstm", "gru", "none"], inputs: int, units: int) -> None:
+    def __init__(self, kind: params.CoreKind, inputs: int, units: int, window: int) -> None:
         super().__init__()
         self.kind = kind
         self.width = inputs if kind == "none" else units
-        if kind != "none":
+        # Of h and c; a transformer keeps keys and values of its window, and their count.
+        self.state_widths = {
+            "lstm": (units, units),
+            "gru": (units, 0),
+            "transformer": (2 * units * window, 1),
+            "none": (0, 0),
+        }[kind]
+        if kind == "transformer":
+            self.transformer = GatedTransformer(inputs, units, window)
+        elif kind != "none":
             self.rnn = nn.LSTM(inputs, units) if kind == "lstm" else nn.GRU(inputs, units)
 
     def initial_state(self, envs: int, like: Tensor) -> RecurrentState:
         """Make an empty memory of the type and on the device of ``like``."""
-        h_width = 0 if self.kind == "none" else self.width
-        c_width = self.width if self.kind == "lstm" else 0
-        return RecurrentState(like.new_zeros(envs, h_width), like.new_zeros(envs, c_width))
+        return RecurrentState(*(like.new_zeros(envs, width) for width in self.state_widths))
 
     def step(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """Take one step of N rows, ``[N, D]`` → ``[N, H]``, with the bare cell."""
         if self.kind == "none":
             return x, state
+        if self.kind == "transformer":
+            output, *memory = self.transformer(x[None], *state, None)
+            return output[0], RecurrentState(*memory)
         weights = tuple(map(self.rnn.get_parameter, CELL))
         if self.kind == "gru":
             h = torch.gru_cell(x, state.h, *weights)
@@ -161,6 +181,8 @@ class Core(nn.Module):
         # A process may hold no environment of a minibatch, and fused layers refuse empty batches.
         if x.shape[1] == 0:
             return x.new_zeros(x.shape[0], 0, self.width)
+        if self.kind == "transformer":
+            return self.transformer(x, *state, starts)[0]
         if starts is None:
             return self._sequence(x, state)
         # A fused call cannot empty its memory inside a row: rows are cut where episodes start, and each piece becomes a
@@ -219,7 +241,12 @@ class Trunk(nn.Module):
             + len(spec.images) * sizes.encoder_units,
             sizes.encoder_units,
         )
-        self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units)
+        self.core = Core(
+            sizes.core,
+            sizes.encoder_units,
+            sizes.core_units,
+            sizes.window,
+        )
         self.passed = passed
         self.width = self.core.width + (0 if sizes.core == "none" else sizes.encoder_units) + passed
         # What enters the core is bounded by the encoder's tanh. A LayerNorm there would keep the direction of a short
@@ -416,6 +443,10 @@ class ActorCritic(nn.Module):
                 f"{trunk}.category": 1.0,
                 f"{trunk}.images": HIDDEN_GAIN,
                 f"{trunk}.encoder": HIDDEN_GAIN,
+                f"{trunk}.core": 1.0,
+                f"{trunk}.core.transformer.projection": THREE_LAYERS_GAIN,
+                f"{trunk}.core.transformer.network.": HIDDEN_GAIN,
+                f"{trunk}.core.transformer.distance": 0.0,
                 f"{trunk}.core_norm": 0.0,
             }
         for k in range(len(self.heads)):

@@ -23,14 +23,14 @@ def test_log_probabilities_of_acting_carry_no_gradient_and_those_of_replay_do() 
     assert rescored.log_probs.requires_grad and rescored.values.requires_grad
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru", "none"])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "transformer", "none"])
 @pytest.mark.parametrize(
     "like", [torch.zeros(1, dtype=torch.float64), torch.zeros(1, device="meta")]
 )
 def test_the_first_memory_has_the_type_and_device_of_the_weights(
     kind: str, like: torch.Tensor
 ) -> None:
-    for part in Core(kind, 6, 5).initial_state(3, like):
+    for part in Core(kind, 6, 5, window=4).initial_state(3, like):
         assert (part.dtype, part.device) == (like.dtype, like.device)
 
 

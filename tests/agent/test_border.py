@@ -241,7 +241,9 @@ def test_a_file_neither_imports_a_module_nor_is_waited_for(tmp_path) -> None:
         Agent.load(tmp_path / "pipe")
 
 
-@pytest.mark.parametrize(("core", "make"), [("lstm", "CartPole-v1"), ("none", FromOne)])
+@pytest.mark.parametrize(
+    ("core", "make"), [("lstm", "CartPole-v1"), ("transformer", "CartPole-v1"), ("none", FromOne)]
+)
 def test_predictions_step_by_step_are_the_decisions_of_an_evaluation(core, make):
     learner = Agent(
         make, envs=1, rollout_steps=32, policy=sizes(core=core), ppo=settings(minibatches=1)

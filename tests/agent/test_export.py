@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from simic.agent.export import DESCRIPTION, PROGRAM, export_policy, masked_heads
@@ -12,10 +13,13 @@ from simic.agent.spec import ObservationSpec
 from .worlds import FEATURES, TensorWorld, make_policy
 
 
-def test_the_program_decides_like_the_policy_over_a_whole_episode(tmp_path: Path) -> None:
+@pytest.mark.parametrize("core", ["lstm", "transformer"])
+def test_the_program_decides_like_the_policy_over_a_whole_episode(
+    core: str, tmp_path: Path
+) -> None:
     """Without memory: test_border.py."""
     envs = 5
-    policy = make_policy()
+    policy = make_policy(core)
     normalizer = ObservationNormalizer(ObservationSpec(FEATURES, raw=(False, True) + (False,) * 3))
     rows = 0.5 + 0.05 * torch.randn(40, FEATURES, generator=torch.Generator().manual_seed(1))
     normalizer.update(rows, torch.ones(40, dtype=torch.bool))

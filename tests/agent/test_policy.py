@@ -94,7 +94,7 @@ def test_weights_are_orthogonal_with_the_documented_gains_and_memories_uniform()
     assert not policy.choice_embeddings[0].any() and not policy.choice_embeddings[1].any()
 
 
-@pytest.mark.parametrize("core", ["lstm", "gru", "none"])
+@pytest.mark.parametrize("core", ["lstm", "gru", "transformer", "none"])
 @pytest.mark.parametrize("critic", ["own", "detached"])
 def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(critic: str, core: str) -> None:
     """And the values; and no critic pulls at the actor."""
@@ -126,7 +126,7 @@ def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(critic: str, 
 
 def make_core(kind: str) -> Core:
     generator = torch.Generator().manual_seed(1)
-    core = Core(kind, 6, 5)
+    core = Core(kind, 6, 5, window=4)
     with torch.no_grad():
         for parameter in core.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)

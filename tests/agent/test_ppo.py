@@ -180,9 +180,10 @@ def test_a_state_of_another_policy_is_refused_naming_the_tensor() -> None:
         make_ppo().load_state_dict(state)
 
 
-def test_episodes_that_start_inside_a_rollout_are_replayed_as_they_were() -> None:
+@pytest.mark.parametrize("core", ["lstm", "transformer"])
+def test_episodes_that_start_inside_a_rollout_are_replayed_as_they_were(core: str) -> None:
     ends = {0: {2: (False, True), 5: (True, False)}, 3: {4: (True, False)}}
-    ppo = make_ppo()
+    ppo = make_ppo(make_policy(core))
     position = None
     for iteration in range(2):
         world = TensorWorld(list(range(4)), ends, same_step=True)

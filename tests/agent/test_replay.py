@@ -30,7 +30,7 @@ def moved(policy: torch.nn.Module, size: float = 0.1) -> None:
             )
 
 
-@pytest.mark.parametrize("core", ["lstm", "gru"])
+@pytest.mark.parametrize("core", ["lstm", "gru", "transformer"])
 def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
     """Every epoch recomputes the row from its first memory; what the old weights remembered is not used."""
     policy = make_policy(core)

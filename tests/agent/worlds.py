@@ -35,7 +35,7 @@ HIERARCHY = ActionSpec(
     ),
 )
 SEEN = ObservationSpec(FEATURES, categories=SLOTS, cardinality=BLUEPRINTS)
-SMALL = standard.Policy(encoder_units=12, core_units=10, head_units=8, embedding_units=3)
+SMALL = standard.Policy(encoder_units=12, core_units=10, window=4, head_units=8, embedding_units=3)
 
 
 def make_policy(

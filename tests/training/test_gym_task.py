@@ -66,6 +66,7 @@ def run(params: Params, work: Path, prepared: Path, stop: StopAt | None = None) 
     [
         ("CartPole-v1", "none"),
         ("CartPole-v1", "gru"),
+        ("CartPole-v1", "transformer"),
         ("Signs-v0", "gru"),
         ("Throw-v0", "gru"),
         ("Pendulum-v1", "none"),
