@@ -1,20 +1,35 @@
-"""The greedy policy as a program of its own: normaliser, memory and hierarchy in one file that torch.export loads."""
+"""The greedy policy as a program of its own: normaliser, memory and hierarchy in one file that torch or ONNX loads."""
 
+import importlib.util
 import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from simic import durable, program
 from simic.agent.distributions import Choice, faults
 from simic.agent.normalization import ObservationNormalizer
 from simic.agent.policy import ActorCritic, RecurrentState
+from simic.agent.spaces import Layout
 from simic.agent.spec import ActionSpec, Observation
+from simic.errors import SimicError
 
 PROGRAM = "policy.pt2"
-DESCRIPTION = "policy.json"
+ONNX_PROGRAM = "policy.onnx"
+CALLS = {
+    PROGRAM: "module()(features, categories, (masks, ...), h, c)",
+    ONNX_PROGRAM: "session.run(None, {name: input})",
+}
+DESCRIPTION = "policy.json"  # also the key of the same text in an ONNX file's metadata
+OUTPUTS = ("actions", "op_logits", "value", "next_h", "next_c")
+LIBRARIES = ("onnx", "onnxscript")  # which torch.onnx.export imports
 NO_ACTION = -1  # the index where a row cannot be decided
 
 
@@ -89,36 +104,106 @@ def export_policy(
     normalizer: ObservationNormalizer | None,
     directory: Path,
     masks: tuple[str, ...] | None = None,
-) -> dict[str, Any]:
-    """Write ``policy.pt2`` and its description ``policy.json``. The batch may be of any size.
+    layout: Layout | None = None,
+) -> None:
+    """Write ``policy.pt2`` and its description into a folder; the arguments are those of ``program_files``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in program_files(policy, normalizer, masks, layout).items():
+        durable.write_synced(directory / name, content)
+
+
+def program_files(
+    policy: ActorCritic,
+    normalizer: ObservationNormalizer | None,
+    masks: tuple[str, ...] | None = None,
+    layout: Layout | None = None,
+    file: str = PROGRAM,
+) -> dict[str, bytes]:
+    """Make the program and its description ``policy.json``. The batch may be of any size.
 
     Args:
         policy: What decides.
         normalizer: Its scales, which become part of the program.
-        directory: Where to write.
         masks: The heads that take a mask (default: ``masked_heads``); pass all True for one that is free.
+        layout: Says which columns a part of the observation fills; None where that is described elsewhere.
+        file: ``PROGRAM`` or ``ONNX_PROGRAM``.
 
     Returns:
-        The description.
+        Contents by file name.
+
+    Raises:
+        SimicError: A library that ONNX needs is missing.
     """
+    if file == ONNX_PROGRAM:
+        _require_onnx()
     # Traced once with an example; the batch stays a symbol, all other sizes become constants of the program.
     names = masked_heads(policy.action_spec) if masks is None else masks
     module = GreedyPolicy(policy, normalizer, names).eval()
     batch = torch.export.Dim("batch", min=1, max=1_000_000)
     example = _example(policy, names)
-    rows = {0: batch}
-    rows_of_masks = tuple(rows for _ in names)
-    sizes = (rows, rows, rows_of_masks, rows, rows)
     with torch.no_grad():
-        exported = torch.export.export(module, example, dynamic_shapes=sizes, strict=False)
+        exported = torch.export.export(
+            module, example, dynamic_shapes=_rows(names, batch), strict=False
+        )
+        outputs = module(*example)
     # The program and the page that says what its inputs are called.
-    directory.mkdir(parents=True, exist_ok=True)
-    durable.write_synced(directory / PROGRAM, program.as_bytes(exported))
-    description = _description(policy, names, example)
-    durable.write_synced(
-        directory / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode()
-    )
-    return description
+    description = _description(policy, names, example, outputs, file)
+    if layout is not None:
+        description["observation"] = layout.columns()
+    text = json.dumps(description, indent=2) + "\n"
+    if file == ONNX_PROGRAM:
+        content = _as_onnx(exported, names, text)
+    else:
+        content = program.as_bytes(exported)
+    return {file: content, DESCRIPTION: text.encode()}
+
+
+def _rows(names: tuple[str, ...], batch: object) -> tuple:
+    """Say of each input that its first dimension is the batch."""
+    rows = {0: batch}
+    return rows, rows, tuple(rows for _ in names), rows, rows
+
+
+def _require_onnx() -> None:
+    for library in LIBRARIES:
+        if importlib.util.find_spec(library) is None:
+            raise SimicError(f"{library} is not installed; pip install 'simic-grow[onnx]'")
+
+
+def _as_onnx(exported: ExportedProgram, names: tuple[str, ...], description: str) -> bytes:
+    """Translate a program; the description travels inside."""
+    with _quiet():
+        translated = torch.onnx.export(
+            exported,
+            dynamo=True,
+            input_names=["features", "categories", *map("mask_{}".format, names), "h", "c"],
+            output_names=OUTPUTS,
+            dynamic_shapes=_rows(names, "batch"),
+            verbose=False,
+        )
+    assert translated is not None
+    model = translated.model_proto
+    # What torch notes of each node takes as much room as small weights, and has the paths of this machine.
+    for noted in (*model.graph.node, *model.graph.value_info):
+        del noted.metadata_props[:]
+    model.metadata_props.add(key=DESCRIPTION, value=description)
+    return model.SerializeToString(deterministic=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what the translator says of itself: of libraries that no policy needs, and of its own old calls."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _example(
@@ -139,8 +224,10 @@ def _example(
     return features, categories, masks, state.h, state.c
 
 
-def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) -> dict[str, Any]:
-    """Describe names, shapes (batch first) and types of inputs, and what the heads are called."""
+def _description(
+    policy: ActorCritic, names: tuple[str, ...], example: tuple, outputs: tuple, file: str
+) -> dict[str, Any]:
+    """Describe names, shapes (batch first) and types of inputs and outputs, and what the heads are called."""
     features, categories, masks, h, c = example
     inputs = {"features": features, "categories": categories}
     # In the order of the call, so that another language can pass them by position.
@@ -149,17 +236,22 @@ def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) ->
         "c": c,
     }
     return {
-        "program": PROGRAM,
-        "call": "module()(features, categories, (masks, ...), h, c) -> actions, op logits, value, h, c",
-        "inputs": {
-            name: {"shape": ["batch", *x.shape[1:]], "dtype": str(x.dtype)[6:]}
-            for name, x in inputs.items()
-        },
-        "initial_state": "h and c are zero at the start of an episode",
+        "program": file,
+        "call": CALLS[file],
+        "inputs": _tensors(inputs),
+        "outputs": _tensors(dict(zip(OUTPUTS, outputs, strict=True))),
+        "initial_state": "h and c are zero at the start of an episode; next_h and next_c go in with the next step",
         "no_action": "first - 1 in every head, where a number is not finite or nothing is legal; h and c stay",
         "heads": [
             {"name": h.name, "size": h.size, "first": h.first} for h in policy.action_spec.heads
         ],
         "relevance": [list(row) for row in policy.action_spec.relevance],
         "observation_version": policy.observation_spec.version,
+    }
+
+
+def _tensors(named: dict[str, Tensor]) -> dict[str, Any]:
+    return {
+        name: {"shape": ["batch", *tensor.shape[1:]], "dtype": str(tensor.dtype)[6:]}
+        for name, tensor in named.items()
     }
