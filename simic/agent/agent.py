@@ -373,24 +373,27 @@ class Agent:
             raise SimicError(f"format = {format!r}: must be one of {formats}")
         if len(returns) and format != "hub":
             raise SimicError(f"returns: format {format!r} has no card that could say them")
+        # Refused before seconds are spent on tracing.
         folder = durable.user_path(path)
         durable.refuse_full(folder)
         # Which heads are masked is known once something was observed.
         if self.env.masked is None:
             self.env.reset()
-        files = program_files(
+        # A repository has more than the program.
+        files: dict[str, bytes] = {}
+        if format == "hub":
+            weights = sum(weight.numel() for weight in self.policy.parameters())
+            made_by = getattr(self.make, "__name__", "an environment without an id")
+            name = self.make if isinstance(self.make, str) else made_by
+            files = hub_files(self._card(), name, weights, self.env_steps, returns)
+            files[AGENT_FILE] = self._content()
+        files |= program_files(
             self.policy,
             self.normalizers.observation,
             self.env.masked,
             self.env.layout,
             ONNX_PROGRAM if format == "onnx" else PROGRAM,
         )
-        if format == "hub":
-            weights = sum(weight.numel() for weight in self.policy.parameters())
-            made_by = getattr(self.make, "__name__", "an environment without an id")
-            name = self.make if isinstance(self.make, str) else made_by
-            files |= hub_files(self._card(), name, weights, self.env_steps, returns)
-            files[AGENT_FILE] = self._content()
         with durable.new_directory(folder) as temporary:
             for file, content in files.items():
                 durable.write_synced(temporary / file, content)

@@ -151,10 +151,8 @@ def program_files(
     if layout is not None:
         description["observation"] = layout.columns()
     text = json.dumps(description, indent=2) + "\n"
-    if file == ONNX_PROGRAM:
-        content = _as_onnx(exported, names, text)
-    else:
-        content = program.as_bytes(exported)
+    is_onnx = file == ONNX_PROGRAM
+    content = _as_onnx(exported, names, text) if is_onnx else program.as_bytes(exported)
     return {file: content, DESCRIPTION: text.encode()}
 
 
@@ -193,6 +191,7 @@ def _as_onnx(exported: ExportedProgram, names: tuple[str, ...], description: str
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep back what the translator says of itself: of libraries that no policy needs, and of its own old calls."""
+    # A logger below another takes its level, unless it has one.
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -156,7 +156,7 @@ class GymAdapter:
             raise SimicError(
                 f"mask {reprlib.repr(masks)}: must be {self.mask_source}, as training had it"
             )
-        legal = {} if masks is None else self._masks(masks)
+        legal = {} if masks is None else self._masks(list(masks))
         self.action_spec.check_masks(legal, len(features))
         return Observation(features, categories, legal)
 

@@ -2,11 +2,11 @@
 
 import io
 import json
-import math
-import statistics
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from ruamel.yaml import YAML
 
 from simic.errors import SimicError, as_markdown
@@ -35,11 +35,10 @@ def hub_files(
     # The Hub sorts agents by the metric and its environment.
     metadata: dict[str, Any] = {"library_name": "simic", "tags": [TASK, "simic", name]}
     result = "It was not evaluated."
-    if returns:
-        mean, deviation = statistics.fmean(returns), statistics.pstdev(returns)
-        if not math.isfinite(mean):
-            raise SimicError(f"returns: their mean is {mean}: every return must be a finite number")
-        score = f"{mean:.2f} +/- {deviation:.2f}"
+    if len(returns):
+        if not np.isfinite(returns).all():
+            raise SimicError(f"returns {reprlib.repr(returns)}: must be finite numbers")
+        score = f"{np.mean(returns):.2f} +/- {np.std(returns):.2f}"
         metric = {"type": "mean_reward", "name": "mean_reward", "value": score, "verified": False}
         measured = {
             "task": {"type": TASK, "name": TASK},
@@ -50,6 +49,7 @@ def hub_files(
         result = f"Mean return of {len(returns)} greedy episodes: {score} (standard deviation)."
     # An environment without an id is the reader's to make.
     make = "" if config["env"] is not None else ", make_env"
+    # Between two lines of dashes; a text from outside is quoted there, and escaped below.
     front = io.StringIO()
     YAML().dump(metadata, front)
     core = config["policy"]["core"]
@@ -57,7 +57,8 @@ def hub_files(
 {front.getvalue()}---
 # An agent for {as_markdown(name)}
 
-A masked PPO policy of {weights:,} parameters, core {core}, trained for {env_steps:,} environment steps by simic. {result}
+A masked PPO policy of {weights:,} parameters, core {core}, trained for {env_steps:,} environment steps by simic.
+{result}
 
 ## Load
 ```python

@@ -177,6 +177,7 @@ class Layout:
         widths = {"features": 0, "categories": 0}
         counted = 0
         for leaf in self.leaves:
+            # The next columns of one of the two inputs.
             tensor = "categories" if leaf.kind == "categories" else "features"
             begin = widths[tensor]
             widths[tensor] += leaf.size
@@ -187,6 +188,7 @@ class Layout:
                 "input": tensor,
                 "columns": [begin, widths[tensor]],
             }
+            # What a reader must know to make such values.
             if leaf.image is not None:
                 entry |= {"channels": leaf.image.channels, "highest": leaf.image.highest}
             if leaf.kind == "categories":

@@ -240,8 +240,8 @@ class TensorEnv:
         self.layout = layout_of(self.env.single_observation_space)
         if not self.layout.is_box:
             raise SimicError(
-                f"prepare.gym.id = {task.id!r}: observation space {self.layout.space}: of a vector environment on tensors it"
-                " must be a Box"
+                f"prepare.gym.id = {task.id!r}: observation space {self.layout.space}: of a vector environment on"
+                " tensors it must be a Box"
             )
         self.observation_spec = self.layout.spec
         self.action_spec = heads_of(
