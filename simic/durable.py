@@ -130,6 +130,12 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def refuse_full(directory: Path) -> None:
+    """Raise SimicError where something is already that writing a directory would replace."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise SimicError(f"{directory}: already exists; choose another directory or remove it")
+
+
 @contextmanager
 def new_directory(target: Path) -> Iterator[Path]:
     """Yield a temporary sibling to fill; it is synced and renamed to ``target`` at the end. On an error it is deleted

@@ -3,11 +3,12 @@
 import csv
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, SupportsIndex
+from typing import Annotated, Any, Literal, Self, SupportsIndex, get_args
 
+import numpy as np
 import torch
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
@@ -16,7 +17,9 @@ from torch import Tensor
 
 from simic import durable, params, rng
 from simic.agent.callbacks import Callback, IterationReport, Watching
+from simic.agent.export import ONNX_PROGRAM, PROGRAM, program_files
 from simic.agent.gym_adapter import Make, Vector, refuse_shared, vectorized
+from simic.agent.hub import AGENT_FILE, hub_files
 from simic.agent.learner import build_learner
 from simic.agent.metrics import numbers
 from simic.agent.play import play, policy_decides
@@ -35,6 +38,7 @@ FORMAT_VERSION = 3
 RUNNING = "normalizers/reward.running"  # a tensor of it, by environment
 MOST_ENVS = 10_000  # side by side in one process
 BYTES_OF_STEP = 100  # of a rollout at least, beside features
+ExportFormat = Literal["torch", "onnx", "hub"]
 LOG_FILE = "progress.csv"
 LOG_BEGINS = "env_steps,episode_return,"
 LOG_EPISODES = 100  # whose mean return is written
@@ -295,14 +299,43 @@ class Agent:
             SimicError: The observation or the mask is not of this environment, a number is not finite, or nothing is
                 legal.
         """
-        normalized = self.normalizers.see(self.env.single_row(observation, mask))
-        decision = self.policy.act(
-            normalized, self.policy.initial_state(1) if state is None else state, noise=None
-        )
-        return self.env.to_env(decision.actions[0]), decision.state
+        actions, state = self.predict_batch([observation], state, None if mask is None else [mask])
+        return actions[0], state
+
+    @usual_modes()
+    def predict_batch(
+        self,
+        observations: Sequence[Any] | np.ndarray,
+        state: RecurrentState | None = None,
+        masks: Sequence[Any] | np.ndarray | None = None,
+    ) -> tuple[list[Any], RecurrentState]:
+        """Decide greedily in several environments at once.
+
+        Args:
+            observations: One of each environment, as it gives them: a list, or an array ``[N, ...]``.
+            state: The memory that the call before returned, in the same order; None where all episodes start. Where
+                some start: ``state.zeroed(rows)``, bool ``[N]``.
+            masks: What each environment says is legal; None where they say nothing of it.
+
+        Returns:
+            The actions as the environments take them, and the memory for the next call.
+
+        Raises:
+            SimicError: As of ``predict``; or the numbers of rows differ.
+        """
+        seen = self.normalizers.see(self.env.rows(observations, masks))
+        rows = len(seen.features)
+        state = self.policy.initial_state(rows) if state is None else state
+        if len(state.h) != rows:
+            raise SimicError(f"state has {len(state.h)} rows: must have {rows}, as observations")
+        decision = self.policy.act(seen, state, noise=None)
+        return [self.env.to_env(action) for action in decision.actions], decision.state
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""
+        durable.replace_file(durable.user_path(path), self._content())
+
+    def _card(self) -> dict[str, Any]:
         # All else is a tensor, or follows from these.
         card = Card(
             env=self.make if isinstance(self.make, str) else None,
@@ -313,8 +346,57 @@ class Agent:
             ppo=self.settings,
             iteration=self.iteration,
         )
-        content = save(self.tensors(), {CARD: json.dumps(card.model_dump(mode="json"))})
-        durable.replace_file(durable.user_path(path), content)
+        return card.model_dump(mode="json")
+
+    def _content(self) -> bytes:
+        return save(self.tensors(), {CARD: json.dumps(self._card())})
+
+    @usual_modes()
+    def export(
+        self, path: str | Path, format: ExportFormat = "torch", returns: Sequence[float] = ()
+    ) -> None:
+        """Write the greedy policy, its scales and its memory as a program that runs without simic.
+
+        Beside the program is ``policy.json``, which says what goes in and comes out, column by column.
+
+        Args:
+            path: A new or empty folder, written whole or not at all.
+            format: ``torch``: policy.pt2, for ``torch.export.load``. ``onnx``: policy.onnx. ``hub``: as a model
+                repository of Hugging Face Hub: a card, the settings, the agent for ``load``, and policy.pt2.
+            returns: Of an evaluation, for the card.
+
+        Raises:
+            SimicError: The folder has files, the format is unknown, or ONNX's libraries are missing.
+        """
+        if format not in get_args(ExportFormat):
+            formats = ", ".join(get_args(ExportFormat))
+            raise SimicError(f"format = {format!r}: must be one of {formats}")
+        if len(returns) and format != "hub":
+            raise SimicError(f"returns: format {format!r} has no card that could say them")
+        # Refused before seconds are spent on tracing.
+        folder = durable.user_path(path)
+        durable.refuse_full(folder)
+        # Which heads are masked is known once something was observed.
+        if self.env.masked is None:
+            self.env.reset()
+        # A repository has more than the program.
+        files: dict[str, bytes] = {}
+        if format == "hub":
+            weights = sum(weight.numel() for weight in self.policy.parameters())
+            made_by = getattr(self.make, "__name__", "an environment without an id")
+            name = self.make if isinstance(self.make, str) else made_by
+            files = hub_files(self._card(), name, weights, self.env_steps, returns)
+            files[AGENT_FILE] = self._content()
+        files |= program_files(
+            self.policy,
+            self.normalizers.observation,
+            self.env.masked,
+            self.env.layout,
+            ONNX_PROGRAM if format == "onnx" else PROGRAM,
+        )
+        with durable.new_directory(folder) as temporary:
+            for file, content in files.items():
+                durable.write_synced(temporary / file, content)
 
     @classmethod
     @usual_modes()
@@ -329,7 +411,7 @@ class Agent:
         """Load an agent that was saved, to go on exactly from there.
 
         Args:
-            path: What ``save`` wrote.
+            path: What ``save`` wrote, or the folder of a ``hub`` export.
             env: What makes the environment, where that was no registered id.
             log: As of a new agent.
             envs: Another number of environments side by side.
@@ -340,6 +422,8 @@ class Agent:
         """
         # What is in the file, whoever wrote it: safetensors holds no code, and the settings are validated.
         path = durable.user_path(path)
+        if path.is_dir():
+            path = path / AGENT_FILE
         card, tensors = _read(path)
         make = card.env if env is None else env
         if make is None:

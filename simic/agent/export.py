@@ -1,20 +1,35 @@
-"""The greedy policy as a program of its own: normaliser, memory and hierarchy in one file that torch.export loads."""
+"""The greedy policy as a program of its own: normaliser, memory and hierarchy in one file that torch or ONNX loads."""
 
+import importlib.util
 import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from simic import durable, program
 from simic.agent.distributions import faults
 from simic.agent.normalization import ObservationNormalizer
 from simic.agent.policy import ActorCritic, RecurrentState
+from simic.agent.spaces import Layout
 from simic.agent.spec import ActionSpec, Head, Observation, rescaled
+from simic.errors import SimicError
 
 PROGRAM = "policy.pt2"
-DESCRIPTION = "policy.json"
+ONNX_PROGRAM = "policy.onnx"
+CALLS = {
+    PROGRAM: "module()(features, categories, (masks, ...), h, c)",
+    ONNX_PROGRAM: "session.run(None, {name: input})",
+}
+DESCRIPTION = "policy.json"  # also the key of the same text in an ONNX file's metadata
+OUTPUTS = ("actions", "op_logits", "value", "next_h", "next_c")
+LIBRARIES = ("onnx", "onnxscript")  # which torch.onnx.export imports
 NO_ACTION = -1  # the index where a row cannot be decided
 
 
@@ -42,13 +57,13 @@ class GreedyPolicy(nn.Module):
         self.policy = policy
         self.masks = masks
         spec = policy.action_spec
+        like = policy.like
         # Indices of choices that there are not, and no numbers.
         nothing = [NO_ACTION] * len(spec.discrete_heads)
         nothing += [torch.nan] * (spec.width - len(nothing))
-        self.register_buffer("nothing", torch.tensor(nothing, dtype=spec.dtype))
-        for name, scale in spec.scales()._asdict().items():
+        self.register_buffer("nothing", torch.tensor(nothing, dtype=spec.dtype, device=like.device))
+        for name, scale in spec.scales(like.device)._asdict().items():
             self.register_buffer(f"action_{name}", scale.clone())
-        like = policy.like
         # Without a normaliser the same formula leaves features as they are.
         for name, neutral in {"mean": 0.0, "scale": 1.0, "limit": torch.inf}.items():
             numbers = policy.observation_spec.features - policy.observation_spec.pixels
@@ -91,7 +106,9 @@ class GreedyPolicy(nn.Module):
 def masked_heads(spec: ActionSpec) -> tuple[str, ...]:
     """List the first head and those whose mask depends on an earlier choice."""
     return tuple(
-        head.name for k, head in enumerate(spec.heads) if k == 0 or head.mask_given != "nothing"
+        head.name
+        for k, head in enumerate(spec.discrete_heads)
+        if k == 0 or head.mask_given != "nothing"
     )
 
 
@@ -100,36 +117,105 @@ def export_policy(
     normalizer: ObservationNormalizer | None,
     directory: Path,
     masks: tuple[str, ...] | None = None,
-) -> dict[str, Any]:
-    """Write ``policy.pt2`` and its description ``policy.json``. The batch may be of any size.
+    layout: Layout | None = None,
+) -> None:
+    """Write ``policy.pt2`` and its description into a folder; the arguments are those of ``program_files``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in program_files(policy, normalizer, masks, layout).items():
+        durable.write_synced(directory / name, content)
+
+
+def program_files(
+    policy: ActorCritic,
+    normalizer: ObservationNormalizer | None,
+    masks: tuple[str, ...] | None = None,
+    layout: Layout | None = None,
+    file: str = PROGRAM,
+) -> dict[str, bytes]:
+    """Make the program and its description ``policy.json``. The batch may be of any size.
 
     Args:
         policy: What decides.
         normalizer: Its scales, which become part of the program.
-        directory: Where to write.
         masks: The heads that take a mask (default: ``masked_heads``); pass all True for one that is free.
+        layout: Says which columns a part of the observation fills; None where that is described elsewhere.
+        file: ``PROGRAM`` or ``ONNX_PROGRAM``.
 
     Returns:
-        The description.
+        Contents by file name.
+
+    Raises:
+        SimicError: A library that ONNX needs is missing.
     """
+    if file == ONNX_PROGRAM:
+        _require_onnx()
     # Traced once with an example; the batch stays a symbol, all other sizes become constants of the program.
     names = masked_heads(policy.action_spec) if masks is None else masks
     module = GreedyPolicy(policy, normalizer, names).eval()
     batch = torch.export.Dim("batch", min=1, max=1_000_000)
     example = _example(policy, names)
-    rows = {0: batch}
-    rows_of_masks = tuple(rows for _ in names)
-    sizes = (rows, rows, rows_of_masks, rows, rows)
     with torch.no_grad():
-        exported = torch.export.export(module, example, dynamic_shapes=sizes, strict=False)
+        exported = torch.export.export(
+            module, example, dynamic_shapes=_rows(names, batch), strict=False
+        )
+        outputs = module(*example)
     # The program and the page that says what its inputs are called.
-    directory.mkdir(parents=True, exist_ok=True)
-    durable.write_synced(directory / PROGRAM, program.as_bytes(exported))
-    description = _description(policy, names, example)
-    durable.write_synced(
-        directory / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode()
-    )
-    return description
+    description = _description(policy, names, example, outputs, file)
+    if layout is not None:
+        description["observation"] = layout.columns()
+    text = json.dumps(description, indent=2) + "\n"
+    is_onnx = file == ONNX_PROGRAM
+    content = _as_onnx(exported, names, text) if is_onnx else program.as_bytes(exported)
+    return {file: content, DESCRIPTION: text.encode()}
+
+
+def _rows(names: tuple[str, ...], batch: object) -> tuple:
+    """Say of each input that its first dimension is the batch."""
+    rows = {0: batch}
+    return rows, rows, tuple(rows for _ in names), rows, rows
+
+
+def _require_onnx() -> None:
+    for library in LIBRARIES:
+        if importlib.util.find_spec(library) is None:
+            raise SimicError(f"{library} is not installed; pip install 'simic-grow[onnx]'")
+
+
+def _as_onnx(exported: ExportedProgram, names: tuple[str, ...], description: str) -> bytes:
+    """Translate a program; the description travels inside."""
+    with _quiet():
+        translated = torch.onnx.export(
+            exported,
+            dynamo=True,
+            input_names=["features", "categories", *map("mask_{}".format, names), "h", "c"],
+            output_names=OUTPUTS,
+            dynamic_shapes=_rows(names, "batch"),
+            verbose=False,
+        )
+    assert translated is not None
+    model = translated.model_proto
+    # What torch notes of each node takes as much room as small weights, and has the paths of this machine.
+    for noted in (*model.graph.node, *model.graph.value_info):
+        del noted.metadata_props[:]
+    model.metadata_props.add(key=DESCRIPTION, value=description)
+    return model.SerializeToString(deterministic=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what the translator says of itself: of libraries that no policy needs, and of its own old calls."""
+    # A logger below another takes its level, unless it has one.
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _example(
@@ -154,8 +240,10 @@ def _own(head: Head) -> dict[str, Any]:
     return {"bounds": head.bounds} if head.continuous else {"first": head.first}
 
 
-def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) -> dict[str, Any]:
-    """Describe names, shapes (batch first) and types of inputs, and what the heads are called."""
+def _description(
+    policy: ActorCritic, names: tuple[str, ...], example: tuple, outputs: tuple, file: str
+) -> dict[str, Any]:
+    """Describe names, shapes (batch first) and types of inputs and outputs, and what the heads are called."""
     features, categories, masks, h, c = example
     inputs = {"features": features, "categories": categories}
     # In the order of the call, so that another language can pass them by position.
@@ -164,13 +252,11 @@ def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) ->
         "c": c,
     }
     return {
-        "program": PROGRAM,
-        "call": "module()(features, categories, (masks, ...), h, c) -> actions, op logits, value, h, c",
-        "inputs": {
-            name: {"shape": ["batch", *x.shape[1:]], "dtype": str(x.dtype)[6:]}
-            for name, x in inputs.items()
-        },
-        "initial_state": "h and c are zero at the start of an episode",
+        "program": file,
+        "call": CALLS[file],
+        "inputs": _tensors(inputs),
+        "outputs": _tensors(dict(zip(OUTPUTS, outputs, strict=True))),
+        "initial_state": "h and c are zero at the start of an episode; next_h and next_c go in with the next step",
         "no_action": "first - 1, of numbers NaN, where an input is not finite or nothing is legal; h and c stay",
         "actions": policy.action_spec.column_names,
         "heads": [
@@ -178,4 +264,11 @@ def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) ->
         ],
         "relevance": [list(row) for row in policy.action_spec.relevance],
         "observation_version": policy.observation_spec.version,
+    }
+
+
+def _tensors(named: dict[str, Tensor]) -> dict[str, Any]:
+    return {
+        name: {"shape": ["batch", *tensor.shape[1:]], "dtype": str(tensor.dtype)[6:]}
+        for name, tensor in named.items()
     }

@@ -131,25 +131,37 @@ class GymAdapter:
         rows = torch.from_numpy(values.reshape(len(values), -1).astype(spec.dtype))
         return rows[:, : spec.features], rows[:, spec.features :].long()
 
-    def single_row(self, observation: Any, mask: Any) -> Observation:
-        """Make a row of one observation and of what the environment says is legal with it; SimicError where they are
-        not of these environments.
+    def rows(
+        self,
+        observations: Sequence[Any] | np.ndarray,
+        masks: Sequence[Any] | np.ndarray | None,
+    ) -> Observation:
+        """Make rows of observations and of what the environments say is legal with them; SimicError where they are not
+        of these environments.
         """
         # An agent that was loaded to decide has seen no environment yet.
         if self.masked is None:
             self.reset()
-        features, categories = self._columns(self._single(observation)[None])
+        # A mapping of arrays could be one row as well as many.
+        named = {"observations": observations} | ({} if masks is None else {"masks": masks})
+        for name, rows in named.items():
+            if not (isinstance(rows, Sequence) or np.ndim(rows)) or not len(rows):
+                raise SimicError(
+                    f"{name} {reprlib.repr(rows)}: must be a list or array with one of each environment"
+                )
+        features, categories = self._columns(np.stack([*map(self._single, observations)]))
         if not features.isfinite().all():
+            row = int((~features.isfinite()).any(dim=1).nonzero()[0])
             raise SimicError(
-                f"observation {reprlib.repr(observation)}: every number must be finite"
+                f"observation {reprlib.repr(observations[row])}: every number must be finite"
             )
-        if (mask is None) is not (self.mask_source is None):
+        if (masks is None) is not (self.mask_source is None):
             raise SimicError(
-                f"mask {reprlib.repr(mask)}: must be {self.mask_source}, as training had it"
+                f"mask {reprlib.repr(masks)}: must be {self.mask_source}, as training had it"
             )
-        masks = {} if mask is None else self._masks([mask])
-        self.action_spec.check_masks(masks, 1)
-        return Observation(features, categories, masks)
+        legal = {} if masks is None else self._masks(list(masks))
+        self.action_spec.check_masks(legal, len(features))
+        return Observation(features, categories, legal)
 
     def _single(self, observation: Any) -> np.ndarray:
         """Make a row of one observation, for which an array of a Box may be of any shape."""

@@ -54,11 +54,20 @@ class Leaf:
         return math.prod(self.space.shape or ())
 
     @property
-    def choices(self) -> int:
-        """Count the values of all its categories."""
-        if isinstance(self.space, Discrete):
-            return int(self.space.n)
-        return int(self.space.nvec.sum()) if isinstance(self.space, MultiDiscrete) else 0
+    def choices(self) -> np.ndarray:
+        """Count the values of each category, ``[size]``; of other leaves there are none."""
+        # A Discrete is a MultiDiscrete of one dimension.
+        count = getattr(self.space, "nvec", getattr(self.space, "n", 0))
+        return np.reshape(count, -1) if self.kind == "categories" else np.zeros(0, np.int64)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The first value of each category, ``[size]``."""
+        return np.reshape(getattr(self.space, "start", 0), -1)
+
+    def numbers(self, before: int) -> np.ndarray:
+        """Number the first value of each category, ``[size]``, after ``before`` values of other leaves."""
+        return before + np.concatenate(([0], self.choices[:-1].cumsum()))
 
     @property
     def image(self) -> Image | None:
@@ -138,7 +147,7 @@ class Layout:
             len(raw),
             raw=tuple(raw) if any(raw) else None,
             categories=sum(leaf.size for leaf in categories),
-            cardinality=sum(leaf.choices for leaf in categories),
+            cardinality=sum(int(leaf.choices.sum()) for leaf in categories),
             dtype="float64" if is_wide else "float32",
             images=tuple(leaf.image for leaf in featured if leaf.image is not None),
         )
@@ -158,9 +167,40 @@ class Layout:
             values = leaf_values(observation, leaf)
             if leaf.kind == "categories":
                 values = _counted(values, leaf, counted)
-                counted += leaf.choices
+                counted += int(leaf.choices.sum())
             columns.append(values.reshape(-1))
         return np.concatenate(columns).astype(self.spec.dtype)
+
+    def columns(self) -> list[dict[str, Any]]:
+        """Describe, for other languages, which columns of ``features`` or ``categories`` each leaf fills.
+
+        Values stand in row-major order from the first of ``columns`` to before the last. Pixels and numbers go in as
+        observed, a category with its ``add``.
+        """
+        described: list[dict[str, Any]] = []
+        widths = {"features": 0, "categories": 0}
+        counted = 0
+        for leaf in self.leaves:
+            # The next columns of one of the two inputs.
+            tensor = "categories" if leaf.kind == "categories" else "features"
+            begin = widths[tensor]
+            widths[tensor] += leaf.size
+            entry = {
+                "path": list(leaf.path),
+                "kind": leaf.kind,
+                "shape": list(leaf.space.shape or ()),
+                "input": tensor,
+                "columns": [begin, widths[tensor]],
+            }
+            # What a reader must know to make such values.
+            if leaf.image is not None:
+                entry |= {"channels": leaf.image.channels, "highest": leaf.image.highest}
+            if leaf.kind == "categories":
+                add = leaf.numbers(counted) - leaf.starts
+                entry |= {"choices": leaf.choices.tolist(), "add": add.tolist()}
+                counted += int(leaf.choices.sum())
+            described.append(entry)
+        return described
 
 
 class RowSpace(Box):
@@ -222,13 +262,7 @@ def declared(values: np.ndarray, space: gymnasium.Space, name: str) -> np.ndarra
 
 def _counted(values: np.ndarray, leaf: Leaf, before: int) -> np.ndarray:
     """Number the values of categories among all of a layout; refuse those that there are not."""
-    # A Discrete is a MultiDiscrete of one dimension.
-    space = leaf.space
-    assert isinstance(space, Discrete | MultiDiscrete)
-    sizes = np.atleast_1d(
-        np.asarray(space.n if isinstance(space, Discrete) else space.nvec)
-    ).reshape(-1)
-    places = values.reshape(-1) - np.asarray(space.start).reshape(-1)
-    if ((places < 0) | (places >= sizes)).any():
-        raise SimicError(f"{leaf} is {reprlib.repr(values.tolist())}: its space is {space}")
-    return places + before + np.concatenate(([0], sizes[:-1].cumsum()))
+    places = values.reshape(-1) - leaf.starts
+    if ((places < 0) | (places >= leaf.choices)).any():
+        raise SimicError(f"{leaf} is {reprlib.repr(values.tolist())}: its space is {leaf.space}")
+    return places + leaf.numbers(before)

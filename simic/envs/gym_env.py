@@ -233,13 +233,13 @@ class TensorEnv:
             raise SimicError(
                 f"prepare.gym.id = {task.id!r}: {' '.join(str(error).split())}"
             ) from None
-        layout = layout_of(self.env.single_observation_space)
-        if not layout.is_box:
+        self.layout = layout_of(self.env.single_observation_space)
+        if not self.layout.is_box:
             raise SimicError(
-                f"prepare.gym.id = {task.id!r}: observation space {layout.space}: of a vector environment on tensors it"
-                " must be a Box"
+                f"prepare.gym.id = {task.id!r}: observation space {self.layout.space}: of a vector environment on"
+                " tensors it must be a Box"
             )
-        self.observation_spec = layout.spec
+        self.observation_spec = self.layout.spec
         self.action_layout = ActionLayout(self.env.single_action_space)
         self.action_spec = heads_of(self.action_layout, getattr(self.env, ACTION_SPEC, None))
         if len(self.action_layout.leaves) > 1:

@@ -290,8 +290,7 @@ def write_network(
     Raises:
         SimicError: where the directory has files, or torch cannot export the network.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise SimicError(f"{path}: already exists; choose another directory or remove it")
+    durable.refuse_full(path)
     with durable.new_directory(path) as folder:
         for name, content in (contents(network, card, history) | dict(files or {})).items():
             file = folder / name

@@ -124,7 +124,11 @@ def _publish(session: Session, workspace: Workspace, best: int, latest: int) -> 
     with durable.new_directory(workspace.models) as models:
         learned.save(models / "policy")
         export.export_policy(
-            learned.policy, learned.normalizers.observation, models / "program", session.env.masked
+            learned.policy,
+            learned.normalizers.observation,
+            models / "program",
+            session.env.masked,
+            getattr(session.env, "layout", None),  # of growth: docs/observations.md
         )
         durable.write_synced(models / card.FILE, text.encode())
     publish.publish(

@@ -137,7 +137,8 @@ def test_the_exported_program_speaks_of_actions_as_the_environment_does(tmp_path
     learner = agent(FromOne, ppo=settings(learning_rate=1e-2))
     learner.train(512)
     normalizer = learner.normalizers.observation
-    description = export.export_policy(learner.policy, normalizer, tmp_path, learner.env.masked)
+    export.export_policy(learner.policy, normalizer, tmp_path, learner.env.masked)
+    description = json.loads((tmp_path / "policy.json").read_text())
     program = torch.export.load(tmp_path / "policy.pt2").module()
     nothing = torch.zeros(1, 0)
     assert int(program(torch.zeros(1, 1), nothing.long(), (), nothing, nothing)[0]) == 2
@@ -265,6 +266,41 @@ def test_predictions_step_by_step_are_the_decisions_of_an_evaluation(core, make)
         learner.predict("left")
     with pytest.raises(SimicError, match=r"^mask .*: must be None, as training had it$"):
         learner.predict(observation.features[0].numpy(), state, mask=[True, True])
+
+
+class Gated(Counter):
+    """Says what is legal."""
+
+    def action_masks(self) -> np.ndarray:
+        return np.array([True, self.state[0] > 1])
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_a_batch_is_decided_as_its_rows_are(core: str) -> None:
+    small = sizes(core=core, encoder_units=16, core_units=16, head_units=16)
+    learner = Agent(Gated, envs=4, rollout_steps=8, policy=small)
+    seen = np.array([[0.0], [2.0], [4.0]], np.float32)
+    masks = np.array([[True, False], [False, True], [True, True]])
+    actions, state = learner.predict_batch(seen, masks=masks)
+    again, after = learner.predict_batch(list(seen), state, list(masks))
+    for row in range(3):
+        action, alone = learner.predict(seen[row], mask=masks[row])
+        assert actions[row] == action
+        action, alone = learner.predict(seen[row], alone, masks[row])
+        assert again[row] == action
+        assert torch.allclose(after.h[row], alone.h[0], atol=1e-6)
+    assert actions[:2] == [0, 1]
+    for arguments, words in [
+        ((seen, state, None), r"^mask None: must be action_masks\(\)"),
+        ((seen, state, masks[:2]), r"mask 'action_0' is bool \[2, 2\]: must be bool \[3, 2\]"),
+        ((seen[:2], state, masks[:2]), r"state has 3 rows: must have 2, as observations"),
+        ((seen[:0], None, masks[:0]), r"observations array.*: must be a list or array with one"),
+        (({"x": seen}, None, masks), r"observations {'x': .*: must be a list or array"),
+        ((seen, None, {"action_0": masks}), r"masks {'action_0': .*: must be a list or array"),
+        ((np.float32(1.0), None, masks), r"observations np.float32\(1.0\): must be a list"),
+    ]:
+        with pytest.raises(SimicError, match=words):
+            learner.predict_batch(*arguments)
 
 
 def test_a_log_of_another_program_stays(tmp_path):

@@ -1,6 +1,9 @@
 """Observations of several kinds as one row: where each number stands, what is a picture, and what is refused."""
 
+import json
 import re
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import gymnasium
@@ -66,6 +69,26 @@ def test_pixels_are_first_and_categories_last_each_value_with_a_number_of_its_ow
     assert spec.raw == (True,) * 216 + (False,) * 2 + (True,) * 3
 
 
+def test_columns_tell_another_language_where_each_value_goes() -> None:
+    layout = Layout(SPACE)
+    columns = json.loads(json.dumps(layout.columns()))
+    assert [leaf["path"] for leaf in columns] == [
+        ["inner", 1],
+        ["at"],
+        ["flags"],
+        ["goal"],
+        ["inner", 0],
+    ]
+    inputs = {"features": np.full(221, np.nan), "categories": np.full(3, -9.0)}
+    for leaf in columns:
+        values = np.asarray(reduce(getitem, leaf["path"], SEEN))
+        assert list(values.shape) == leaf["shape"]
+        inputs[leaf["input"]][slice(*leaf["columns"])] = values.ravel() + leaf.get("add", 0)
+    assert np.concatenate(list(inputs.values())).tolist() == layout.row(SEEN).tolist()
+    assert columns[0]["kind"] == "image" and columns[0]["channels"] == "last"
+    assert columns[0]["highest"] == 255.0 and columns[4]["choices"] == [3, 2]
+
+
 @pytest.mark.parametrize(
     ("space", "image"),
     [
@@ -108,7 +131,7 @@ def test_an_environment_is_observed_in_rows_and_its_last_observation_too(kind: t
     assert info.final.features[:, 216].tolist() == [3.0, 3.0]
     assert info.final.categories[:, 0].tolist() == [3, 3]
     assert observation.categories[:, 0].tolist() == [0, 0]
-    single = adapter.single_row(SEEN, None)
+    single = adapter.rows([SEEN], None)
     assert single.features.shape == (1, 221) and single.categories.tolist() == [[2, 6, 7]]
     adapter.env.close()
 
