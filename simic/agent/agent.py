@@ -17,13 +17,14 @@ from torch import Tensor
 
 from simic import durable, params, rng
 from simic.agent.callbacks import Callback, IterationReport, Watching
+from simic.agent.core import RecurrentState
 from simic.agent.export import ONNX_PROGRAM, PROGRAM, program_files
 from simic.agent.gym_adapter import Make, Vector, refuse_shared, vectorized
 from simic.agent.hub import AGENT_FILE, hub_files
 from simic.agent.learner import build_learner
 from simic.agent.metrics import numbers
 from simic.agent.play import play, policy_decides
-from simic.agent.policy import ActorCritic, RecurrentState, part_of, refuse_mismatch
+from simic.agent.policy import ActorCritic, part_of, refuse_mismatch
 from simic.agent.ppo import with_advantages
 from simic.agent.rollout import Position, StepRecord, collect
 from simic.agent.spec import ActionSpec, ObservationSpec

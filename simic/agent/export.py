@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from simic import durable, program
+from simic.agent.core import RecurrentState
 from simic.agent.distributions import faults
 from simic.agent.normalization import ObservationNormalizer
-from simic.agent.policy import ActorCritic, RecurrentState
+from simic.agent.policy import ActorCritic
 from simic.agent.spaces import Layout
 from simic.agent.spec import ActionSpec, Head, Observation, rescaled
 from simic.errors import SimicError

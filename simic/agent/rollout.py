@@ -9,8 +9,9 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from simic import rng
+from simic.agent.core import RecurrentState
 from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic, Decision, RecurrentState
+from simic.agent.policy import ActorCritic, Decision
 from simic.agent.spec import ActionSpec, Observation
 
 Info = TypeVar("Info", covariant=True)

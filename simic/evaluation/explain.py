@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from simic.agent.core import RecurrentState
 from simic.agent.distributions import MASKED_LOGIT
-from simic.agent.policy import ActorCritic, RecurrentState
+from simic.agent.policy import ActorCritic
 from simic.agent.spec import Observation
 from simic.data.batches import data_hash, load_held_out
 from simic.envs.observations import columns

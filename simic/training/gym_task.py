@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from simic import durable
+from simic.agent.core import RecurrentState
 from simic.agent.normalization import Normalizers
 from simic.agent.play import PlayedEpisodes, play, policy_decides
-from simic.agent.policy import ActorCritic, RecurrentState
+from simic.agent.policy import ActorCritic
 from simic.agent.rollout import Position, Rollout
 from simic.data.batches import ENVIRONMENT_FILE
 from simic.envs.gym_env import VALIDATION, AnyGym, describe, open_gym

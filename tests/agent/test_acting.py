@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from simic.agent.core import Core
 from simic.agent.normalization import ObservationNormalizer, RewardNormalizer
-from simic.agent.policy import ActorCritic, Core
+from simic.agent.policy import ActorCritic
 from simic.agent.ppo import gae, normalized
 from simic.agent.rollout import Rollout
 from simic.agent.spec import ObservationSpec

@@ -6,7 +6,8 @@ import torch
 
 from simic.agent import Agent
 from simic.agent.agent import settings, sizes
-from simic.agent.policy import ActorCritic, Core
+from simic.agent.core import Core
+from simic.agent.policy import ActorCritic
 from simic.agent.transformer import GatedTransformer
 from tests.gym_toys import Maze
 
