@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import yaml
@@ -109,6 +110,9 @@ def test_an_example_of_the_agent_learns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["example", "--steps", str(steps)])
+    # As an extension of another test it may be registered already.
+    for own in ("Picture-v0", "Platform-v0"):
+        gymnasium.registry.pop(own, None)
     runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
     assert float(capsys.readouterr().out.splitlines()[-1].split()[2]) > least
 

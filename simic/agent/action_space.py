@@ -38,6 +38,7 @@ class ActionLayout:
     @cached_property
     def heads(self) -> tuple[Head, ...]:
         """The heads, with what the space knows of them."""
+        # A leaf has one head or several; their names become columns of the telemetry, so no two may be alike.
         heads = [head for leaf in self.leaves for head in _heads(leaf)]
         if not heads:
             raise SimicError(f"action space {self.space}: must hold a space")
@@ -49,6 +50,7 @@ class ActionLayout:
 
     def to_env(self, row: np.ndarray) -> Any:
         """Build an action from a row of the environment's own choices and numbers (``ActionSpec.to_env``)."""
+        # Columns are in the order of the leaves, which is not that of the space: parts are found again by their paths.
         parts: dict[Path, np.ndarray] = {}
         begin = 0
         for leaf in self.leaves:
@@ -67,6 +69,7 @@ class ActionLayout:
         Raises:
             SimicError: A part is missing, or not of its space.
         """
+        # Checked leaf by leaf, so that the message names the one that is wrong.
         columns: list[np.ndarray] = []
         for leaf in self.leaves:
             values = leaf_values(action, leaf)
@@ -82,6 +85,7 @@ def _heads(leaf: Leaf) -> Iterator[Head]:
     name = ".".join(map(str, leaf.path))
     if not leaf.path or isinstance(leaf.path[0], int):
         name = f"action_{name or 0}"
+    # One head for a whole Box: its numbers are drawn together and share a network. Whole numbers would have gaps.
     if isinstance(space, Box):
         if np.dtype(space.dtype).kind != "f":
             raise SimicError(f"{leaf} is of {space}: must be a Box of floats")
@@ -89,6 +93,7 @@ def _heads(leaf: Leaf) -> Iterator[Head]:
         bounds = tuple((_finite(low), _finite(high)) for low, high in ends)
         yield Head(name, leaf.size, continuous=True, bounds=bounds)
         return
+    # Each place of a discrete leaf is a choice of its own.
     prefix = f"{name}." if leaf.path else "action_"
     for place, (size, first) in enumerate(zip(*_sizes(space), strict=True)):
         if size > MOST_CHOICES:
@@ -140,6 +145,7 @@ def heads_of(layout: ActionLayout, action_spec: ActionSpec | None) -> ActionSpec
         raise SimicError(
             f"action_spec is {type(action_spec).__name__}: must be a simic.agent.spec.ActionSpec"
         )
+    # The spec says what heads are called and when they matter; how large they are the space knows.
     sizes, expected = (
         [f"{head.size} numbers" if head.continuous else head.size for head in heads]
         for heads in (action_spec.heads, layout.heads)
@@ -148,6 +154,7 @@ def heads_of(layout: ActionLayout, action_spec: ActionSpec | None) -> ActionSpec
         raise SimicError(
             f"action_spec has heads of sizes {sizes}: must be those of the action space, {expected}"
         )
+    # Numbering and bounds are the space's.
     heads = tuple(
         replace(head, first=known.first, bounds=known.bounds)
         for head, known in zip(action_spec.heads, layout.heads, strict=True)

@@ -8,12 +8,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
-from simic.agent.gaussian import Numbers, relevant_only
 from simic.agent.spec import ActionSpec
 from simic.errors import DecisionFault
 
@@ -85,6 +84,11 @@ def sample(log_probs: Tensor, noise: Tensor) -> Tensor:
 def entropy(log_probs: Tensor) -> Tensor:
     """Compute −Σ p ln p in nats; a masked choice adds 0 · −1e9 = 0."""
     return -(log_probs.exp() * log_probs).sum(dim=-1)
+
+
+def relevant_only(x: Tensor, relevant: Tensor | None) -> Tensor:
+    """Replace ``[...]`` by exactly 0 where a head is irrelevant; None: it always matters."""
+    return x if relevant is None else torch.where(relevant, x, 0)
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,24 @@ class Choice:
         return torch.where(several, entropy(self.log_probs) / scale, 0.0)
 
 
-HeadDecision = Choice | Numbers
+class HeadDecision(Protocol):
+    """What all heads decide alike: a ``Choice``, or ``gaussian.Numbers``."""
+
+    @property
+    def relevant(self) -> Tensor | None: ...
+
+    @property
+    def mask(self) -> Tensor | None: ...
+
+    @property
+    def outputs(self) -> Tensor: ...
+
+    @property
+    def columns(self) -> Tensor: ...
+
+    def log_prob(self) -> Tensor: ...
+
+    def normalized_entropy(self) -> Tensor: ...
 
 
 def faults(decisions: Sequence[HeadDecision]) -> Tensor:

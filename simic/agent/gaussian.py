@@ -11,17 +11,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from simic.agent.distributions import relevant_only
+
 LEAST_SIGMA = 0.02  # so that rounding of the mean stays far below it
 FIRST_LOG_SIGMA = math.log(
     0.5
 )  # half the way to a bound (Andrychowicz et al. 2021, arXiv 2006.05990, C9)
 # Uniform noise has 24 bits; in the middle of its steps no draw is infinite.
 HALF_STEP = 2.0**-25
-
-
-def relevant_only(x: Tensor, relevant: Tensor | None) -> Tensor:
-    """Replace ``[...]`` by exactly 0 where a head is irrelevant; None: it always matters."""
-    return x if relevant is None else torch.where(relevant, x, 0)
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,7 @@ class Numbers:
             noise: Uniform in [0, 1), ``[..., n]``; None: the mean is taken.
             recorded: Numbers of an earlier decision ``[..., n]``, taken as they are.
         """
+        # At least float32, as logits: with fewer digits the ratio of an unchanged policy would not be 1.
         mean = mean if mean.dtype == torch.float64 else mean.float()
         sigma = log_sigma.to(mean.dtype).exp() + LEAST_SIGMA
         if recorded is not None:
@@ -77,6 +75,7 @@ class Numbers:
 
     def log_prob(self) -> Tensor:
         """Compute ln π of the numbers ``[...]``, the sum of ln N(x; μ, σ²); exactly 0 where the head is irrelevant."""
+        # Of the number before it is clipped: the probability of a clipped one has no density.
         distance = (self.values - self.mean) / self.sigma
         density = -0.5 * (distance.square() + math.log(2.0 * math.pi)) - self.sigma.log()
         return relevant_only(density.sum(dim=-1), self.relevant)
@@ -85,5 +84,6 @@ class Numbers:
         """Compute the entropy of a number ``[...]`` in nats, the mean of ½ ln 2πeσ²: ln 2 is that of a uniform draw
         between the bounds. Exactly 0 where the head is irrelevant.
         """
+        # By number, so that a Box of many numbers is not paid more for being undecided than one choice.
         entropy = (0.5 * math.log(2.0 * math.pi * math.e) + self.sigma.log()).mean()
         return relevant_only(entropy.expand(self.mean.shape[:-1]), self.relevant)

@@ -64,6 +64,7 @@ def head_usage(
     chosen = rollout.actions[..., : spec.leading].long().unbind(dim=-1)
     relevant = policy.relevance[chosen[0]] & valid if chosen else valid.expand_as(rollout.log_probs)
     # Nor was one with a single legal choice. A head without a mask has as many choices as it is wide.
+    # One of real numbers always has a choice.
     has_choice: list[Tensor] = []
     for k, head in enumerate(spec.heads):
         mask = head_mask(spec, rollout.masks, k, chosen)

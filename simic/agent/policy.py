@@ -492,7 +492,7 @@ class ActorCritic(nn.Module):
         if chosen:
             hidden = hidden + self._embedded(chosen, layer.weight)
         outputs = self._outputs(head, hidden.tanh(), parts[-1])
-        recorded = recorded[..., self.action_spec.columns(head)]
+        recorded = recorded[..., self.action_spec.columns[head]]
         return self._decide(head, outputs, mask, None, None, recorded)
 
     def step(
@@ -567,7 +567,7 @@ class ActorCritic(nn.Module):
                     outputs = self._outputs(head, next(units), z)
                 else:
                     outputs = z.new_zeros(*z.shape[:-1], spec.heads[head].size)
-                columns = spec.columns(head)
+                columns = spec.columns[head]
                 decision = self._decide(
                     head,
                     outputs,
@@ -589,6 +589,7 @@ class ActorCritic(nn.Module):
         recorded: Tensor | None,
     ) -> HeadDecision:
         """Decide in one head by what its network said; the rest as ``choose``, of this head."""
+        # What a network says of a continuous head are means; how far draws scatter is a parameter of the head.
         if self.action_spec.heads[head].continuous:
             log_sigma = self.heads[head].get_parameter("log_sigma")
             return Numbers.decide(outputs, log_sigma, relevant, noise, recorded)

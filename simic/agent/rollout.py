@@ -109,6 +109,7 @@ class Rollout:
         def buffer(*shape: int, dtype: torch.dtype = like.dtype) -> Tensor:
             return torch.zeros(steps, len(env_ids), *shape, dtype=dtype, device=like.device)
 
+        # Which heads are masked does not change within a run.
         masks = {
             name: buffer(*mask.shape[1:], dtype=torch.bool)
             for name, mask in observation.masks.items()

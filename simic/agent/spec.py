@@ -100,12 +100,12 @@ class ActionSpec:
         """The discrete heads."""
         return tuple(head for head in self.heads if not head.continuous)
 
-    @property
+    @cached_property
     def leading(self) -> int:
         """Count the heads whose choices later ones know: op and slot."""
         return min(2, len(self.discrete_heads))
 
-    @property
+    @cached_property
     def dtype(self) -> torch.dtype:
         """The type of actions: float32 holds an index and a number side by side."""
         return torch.int64 if len(self.discrete_heads) == len(self.heads) else torch.float32
@@ -115,19 +115,21 @@ class ActionSpec:
         """Count the columns of an action."""
         return sum(head.size if head.continuous else 1 for head in self.heads)
 
-    def columns(self, head: int) -> int | slice:
-        """Tell where a head is in an action: the column of its index, or those of its numbers."""
+    @cached_property
+    def columns(self) -> tuple[int | slice, ...]:
+        """Where each head is in an action: the column of its index, or those of its numbers."""
         # Discrete heads are first, with a column each.
-        if not self.heads[head].continuous:
-            return head
-        begin = len(self.discrete_heads) + sum(
-            earlier.size for earlier in self.heads[len(self.discrete_heads) : head]
-        )
-        return slice(begin, begin + self.heads[head].size)
+        columns: list[int | slice] = list(range(len(self.discrete_heads)))
+        begin = len(columns)
+        for head in self.heads[begin:]:
+            columns.append(slice(begin, begin + head.size))
+            begin += head.size
+        return tuple(columns)
 
     @property
     def column_names(self) -> list[str]:
         """Name the columns: by the head, and by the number's place where it has several."""
+        # A single number is called as its head is.
         names = [head.name for head in self.discrete_heads]
         for head in self.heads[len(self.discrete_heads) :]:
             places = [f".{place}" for place in range(head.size)] if head.size > 1 else [""]
@@ -142,6 +144,7 @@ class ActionSpec:
 
     def from_env(self, actions: Tensor) -> Tensor:
         """Turn the environment's own actions ``[..., width]`` back."""
+        # Whole numbers stay such.
         scales = self.scales(actions.device)
         actions = actions - scales.middle
         return actions / scales.half if self.dtype.is_floating_point else actions

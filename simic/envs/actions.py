@@ -14,8 +14,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from simic.agent.distributions import head_mask
-from simic.agent.gaussian import relevant_only
+from simic.agent.distributions import head_mask, relevant_only
 from simic.agent.spec import ActionSpec, Head, Observation
 from simic.envs.observations import KIND
 from simic.errors import SimicError
@@ -274,8 +273,11 @@ def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> T
         chosen.append(torch.where(relevance[chosen[0], head], choice, 0) if head else choice)
     actions = list(chosen)
     for head in range(len(chosen), len(spec.heads)):
-        numbers = 2.0 * noise[:, spec.columns(head)] - 1.0
-        is_used = relevance[chosen[0], head] if chosen else None
+        columns = spec.columns[head]
+        numbers = 2.0 * noise[:, columns] - 1.0
+        is_used = None
+        if chosen:
+            is_used = relevance[chosen[0], head]
         actions += relevant_only(numbers.t(), is_used)
     return torch.stack([column.to(spec.dtype) for column in actions], dim=1)
 

@@ -273,9 +273,9 @@ class TensorEnv:
         # A Discrete space wants a number, not a row, and each its own type.
         space = self.env.single_action_space
         kind = torch.from_numpy(np.zeros(0, space.dtype)).dtype
-        actions = (
-            self.action_spec.to_env(actions).to(kind).view(self.num_envs, *(space.shape or ()))
-        )
+        shape = space.shape or ()
+        actions = self.action_spec.to_env(actions).to(kind)
+        actions = actions.view(self.num_envs, *shape)
         values, rewards, terminated, truncated, info = self.env.step(actions)
         rewards = rewards.float()  # as they are recorded, so that returns are their sums
         ended = terminated | truncated

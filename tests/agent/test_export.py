@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-import re
+import runpy
 from collections.abc import Callable
 from functools import partial, reduce
 from math import nan
@@ -27,7 +27,7 @@ from simic.errors import SimicError
 from tests import gym_toys  # noqa: F401 - registers Throw-v0
 from tests.helpers import ROOT
 
-from .test_agent import PAGE, Sign, equal, make_agent
+from .test_agent import Sign, equal, make_agent
 from .worlds import TensorWorld, make_policy
 
 # Float32 alone is 7e-6 from float64 with these rough weights, in torch as in onnxruntime; it does not grow with steps.
@@ -242,16 +242,11 @@ def test_torch_plays_as_the_agent(depot: Agent, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["policy.json", "policy.pt2"]
 
 
-def test_the_page_runs_an_onnx_file_as_printed(
-    cartpole: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(import json[^`]*onnxruntime[^`]*)```", text)
-    cartpole.export(tmp_path / "runs" / "cartpole" / "onnx", "onnx")
-    monkeypatch.chdir(tmp_path)
-    played: dict[str, Any] = {}
-    exec(compile(block, PAGE.name, "exec"), played)  # noqa: S102 - our own
-    folder = Path("runs/cartpole/onnx")
+def test_the_example_runs_an_onnx_file(cartpole: Agent, tmp_path: Path) -> None:
+    folder = tmp_path / "onnx"
+    cartpole.export(folder, "onnx")
+    example = runpy.run_path(str(ROOT / "examples" / "onnx_policy.py"))
+    last = example["main"](str(folder / "policy.onnx"))
     largest = differences(cartpole, partial(gymnasium.make, "CartPole-v1"), folder, 100)
     assert max(largest.values()) < ROUNDING
 
@@ -262,7 +257,7 @@ def test_the_page_runs_an_onnx_file_as_printed(
     while not ended:
         observation, _, terminated, truncated, _ = env.step(cartpole.predict(observation)[0])
         ended = terminated or truncated
-    assert played["observation"].tolist() == observation.tolist()
+    assert last.tolist() == observation.tolist()
 
 
 def test_a_hub_folder_has_a_card_and_loads(cartpole: Agent, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_heads_that_the_op_does_not_use_have_no_part_in_an_action() -> None:
         assert torch.equal(usage.relevant[..., 2], (op > 0) & rollout.valid)
         assert torch.equal(usage.choice, usage.relevant)
         for head, unused in ((1, op != 1), (2, op == 0)):
-            assert not rollout.actions[..., HYBRID.columns(head)][unused].any()
+            assert not rollout.actions[..., HYBRID.columns[head]][unused].any()
             assert not rollout.log_probs[..., head][unused].any()
 
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simic.agent.core import Core, RecurrentState
-from simic.agent.gru import GatedRows
-from simic.agent.policy import CELL, ActorCritic
+from simic.agent.core import CELL, Core, GatedRows, RecurrentState
+from simic.agent.policy import ActorCritic
 from simic.agent.spec import ActionSpec, Observation
 
 from .worlds import (

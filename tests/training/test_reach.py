@@ -36,10 +36,10 @@ def state(prepared):
     return assemble(small_params(), prepared, torch.device("cpu"))
 
 
-def test_one_update_runs_in_nine_files(state):
+def test_one_update_runs_in_ten_files(state):
     rollout = scale_and_estimate(state, play(state, 0, 1))
     files = files_of(lambda: state.ppo.update(rollout, 0))
-    assert len(files) <= 9, sorted(files)
+    assert len(files) <= 10, " ".join(sorted(files))
 
 
 def test_one_decision_runs_in_twelve_files(state):
