@@ -3,8 +3,8 @@
 import csv
 import json
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, SupportsIndex
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from simic import durable, params, rng
 from simic.agent.callbacks import Callback, IterationReport, Watching
 from simic.agent.gym_adapter import Make, Vector, refuse_shared, vectorized
+from simic.agent.imitation import Demonstrations, imitate, refuse_illegal
 from simic.agent.learner import build_learner
 from simic.agent.metrics import numbers
 from simic.agent.play import play, policy_decides
@@ -243,6 +244,36 @@ class Agent:
         return IterationReport(
             self.iteration, self.env_steps, self._returns.finished[finished:], metrics
         )
+
+    @usual_modes()
+    def imitate(self, episodes: Iterable[Sequence[Any]], epochs: SupportsIndex = 50) -> list[float]:
+        """Learn to act as in recorded episodes (behaviour cloning), before ``train`` goes on from there.
+
+        Scales of observations are learned from them too; the value is not.
+
+        Args:
+            episodes: Each ``(observations, actions)`` or ``(observations, actions, masks)``, with one of each for every
+                step from the reset on, as the environment has them.
+            epochs: Passes over all of them.
+
+        Returns:
+            The mean log-probability of an action in each epoch, in nats.
+
+        Raises:
+            SimicError: An episode is not of this environment, or an action is not legal.
+        """
+        # All of them are looked at before anything changes.
+        count = whole_number("epochs", epochs, 1)
+        demonstrations = Demonstrations.of(self.env, episodes)
+        refuse_illegal(self.policy, demonstrations)
+        # Learned once, before the first update.
+        seen = demonstrations.observation
+        if self.normalizers.observation is not None:
+            numbers = seen.features[..., self.policy.observation_spec.pixels :]
+            self.normalizers.observation.update(numbers, demonstrations.valid)
+        demonstrations = replace(demonstrations, observation=self.normalizers.see(seen))
+        with torch.enable_grad():
+            return imitate(self.policy, demonstrations, self.settings, count, self.rng_seed)
 
     @usual_modes()
     def evaluate(self, episodes: SupportsIndex = 24, greedy: bool = True) -> list[float]:

@@ -168,6 +168,13 @@ class GymAdapter:
         action = self._as_env(indices[None])[0]
         return int(action) if self._is_discrete else action
 
+    def from_action(self, action: Any) -> Tensor:
+        """Turn what one environment takes into indices ``[heads]``; SimicError where it is not of the action space."""
+        space = self.env.single_action_space
+        if not space.contains(action):
+            raise SimicError(f"action {reprlib.repr(action)}: must be of {space}")
+        return torch.from_numpy(np.atleast_1d(action).astype(np.int64) - self._first_action)
+
     def _as_env(self, actions: Tensor) -> np.ndarray:
         """Turn indices ``[E, heads]`` into what a vector environment takes."""
         values = (actions.numpy() + self._first_action).astype(self.env.single_action_space.dtype)

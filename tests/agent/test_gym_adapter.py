@@ -96,6 +96,7 @@ def test_actions_reach_the_environment_in_its_own_numbers(space, sizes, action, 
     adapter.step(torch.tensor([action]))
     assert np.array(env.action).tolist() == received
     assert space.contains(env.action) and space.contains(adapter.to_action(torch.tensor(action)))
+    assert adapter.from_action(env.action).tolist() == action
 
 
 def test_masks_of_several_heads_come_one_after_the_other() -> None:
