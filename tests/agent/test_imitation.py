@@ -65,7 +65,9 @@ def test_it_does_what_was_recorded_and_training_goes_on_from_there(tmp_path) -> 
     assert equal(again, agent)
     returns = agent.train(640)
     assert again.train(640) == returns
-    assert np.mean(returns) > 0.9 and np.mean(agent.evaluate(40)) > 0.9
+    assert (
+        np.mean(returns) > 0.8 and np.mean(agent.evaluate(40)) > 0.9
+    )  # from scratch 0.6 in these steps
 
 
 def test_without_memory_steps_are_learned_one_by_one_from_dictionaries_too() -> None:
