@@ -23,7 +23,7 @@ MINIBATCH_STEPS = 256  # about so many; with memory they are of whole episodes
 MASK = "mask."  # of the names of masks among the tensors of a step
 
 
-class Episode(NamedTuple):
+class RecordedEpisode(NamedTuple):
     """What was observed, done and legal in each step, as the environment has it; None: it says nothing of masks."""
 
     observations: Sequence[Any]
@@ -45,13 +45,14 @@ class Demonstrations:
 
         Args:
             env: Whose observations and actions they are.
-            episodes: Each with the fields of ``Episode``.
+            episodes: Each with the fields of ``RecordedEpisode``.
 
         Raises:
             SimicError: Names the step that is not of this environment.
         """
         columns = [
-            list(_steps(env, number, Episode(*episode))) for number, episode in enumerate(episodes)
+            list(_steps(env, number, RecordedEpisode(*episode)))
+            for number, episode in enumerate(episodes)
         ]
         if not columns:
             raise SimicError("there are no episodes: must be at least one")
@@ -93,7 +94,7 @@ class Demonstrations:
         return scored.log_probs
 
 
-def _steps(env: GymAdapter, number: int, episode: Episode) -> Iterator[dict[str, Tensor]]:
+def _steps(env: GymAdapter, number: int, episode: RecordedEpisode) -> Iterator[dict[str, Tensor]]:
     """Yield the tensors ``[1, ·]`` of each step of an episode, by name."""
     masks = [None] * len(episode.actions) if episode.masks is None else episode.masks
     # A recording often has one observation more, which nothing was done in.
