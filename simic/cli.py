@@ -1,5 +1,6 @@
 """Define the command line. Heavy imports are inside the commands, so that --help answers at once."""
 
+import importlib.util
 import io
 import os
 import sys
@@ -188,6 +189,24 @@ def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False)
     workspace = _workspace()
     _say(f"MLflow   mlflow ui   then {tracking.address(workspace, run_summary.of(workspace).run)}")
     _say("all UIs  make serve")
+
+
+@app.command(rich_help_panel=STAGES)
+def tune(set_: Overrides = None, params: ParamsFile = None) -> None:
+    """Search tune.space for params with a better validation score; the same command goes on with the search."""
+    if importlib.util.find_spec("optuna") is None:
+        raise SimicError("optuna is not installed; pip install 'simic-grow[tune]'")
+    _chain("prepare", set_, params)
+
+    def body() -> None:
+        from simic.pipeline import engine
+        from simic.pipeline import tune as tuning
+
+        workspace = _workspace()
+        with engine.workspace_lock(workspace):
+            tuning.search(workspace, _say)
+
+    _interruptible(body, "tune")
 
 
 @app.command(rich_help_panel=STAGES)

@@ -443,6 +443,32 @@ class Evaluate(Tree):
     checkpoint: Literal["best", "latest"] = "best"
 
 
+class Range(Tree):
+    """Numbers from ``low`` to ``high``, whole ones where both are; ``log``: equally likely in every order of size."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.low >= self.high or (self.log and self.low <= 0):
+            raise ValueError("low must be below high, and with log above 0")
+        return self
+
+
+Scalar = str | int | float | bool | None
+Options = Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1), Once]
+
+
+class Tune(Tree):
+    """A search for better params of training, by their validation score."""
+
+    trials: Count = 30
+    # By key: a range, or a list of values
+    space: dict[Annotated[str, Field(pattern=r"^train\..")], Range | Options] = {}
+
+
 class Audit(Tree):
     """The audit of the run: whether parts of it are played again, and which findings fail the stage."""
 
@@ -500,6 +526,7 @@ class Params(Tree, _Extended):
     headroom: Headroom = Headroom()
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
+    tune: Tune = Tune()
     audit: Audit = Audit()
     runtime: Runtime = Runtime()
 
@@ -520,8 +547,8 @@ def load(
         extensions: Folder of the user's files; by default the one beside the file.
     """
     tree, folder = read_tree(path, overrides), extensions or path.parent / EXTENSIONS_FOLDER
-    # Defaults would hide that an editor or a full disk cut the file.
-    missing = [key for key in Params.model_fields if key not in tree]
+    # Defaults would hide that an editor or a full disk cut the file. It may be older than tune, which decides nothing.
+    missing = [key for key in Params.model_fields if key not in (*tree, "tune")]
     if whole and missing:
         raise SimicError(
             f"{path}: cut off? It lacks {', '.join(missing)}; git checkout {path.name} restores it"

@@ -47,6 +47,7 @@ class Purpose(IntEnum):
     EPISODE_LENGTH = 19
     ALIGNMENT = 20
     KEPT_ITERATION = 21
+    TRIAL = 22
 
 
 def _signed(value: int) -> int:

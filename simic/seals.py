@@ -56,6 +56,7 @@ STAGES: dict[str, Sealed] = {
             *(f"data/{name}.py" for name in ("bank", "batches", "prepare", "published", "sources")),
             *("data/suites", "data/tasks.py", "durable.py"),
             *("agent/action_space.py", "agent/checked_env.py", "agent/gym_adapter.py"),
+            "agent/repeatable.py",
             *("agent/spaces.py", "agent/spec.py"),
             *("envs/__init__.py", "envs/gym_env.py"),
             *("rng.py", "threads.py", "transfer.py"),

@@ -2,9 +2,10 @@
 
 import csv
 import json
+import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, SupportsIndex, get_args
 
@@ -21,11 +22,13 @@ from simic.agent.core import RecurrentState
 from simic.agent.export import ONNX_PROGRAM, PROGRAM, program_files
 from simic.agent.gym_adapter import Make, Vector, refuse_shared, vectorized
 from simic.agent.hub import AGENT_FILE, hub_files
+from simic.agent.imitation import Demonstrations, imitate, refuse_illegal
 from simic.agent.learner import build_learner
 from simic.agent.metrics import numbers
 from simic.agent.play import play, policy_decides
 from simic.agent.policy import ActorCritic, part_of, refuse_mismatch
 from simic.agent.ppo import with_advantages
+from simic.agent.repeatable import repeatable
 from simic.agent.rollout import Position, StepRecord, collect
 from simic.agent.spec import ActionSpec, ObservationSpec
 from simic.errors import SimicError
@@ -37,12 +40,15 @@ PLAY_ITERATION = 1 << 42  # a namespace of its own: other starts and other noise
 CARD = "simic.agent"  # what a saved file's metadata are under
 FORMAT_VERSION = 3
 RUNNING = "normalizers/reward.running"  # a tensor of it, by environment
+EPISODES = "running/"  # of the names of what repeats running episodes
 MOST_ENVS = 10_000  # side by side in one process
 BYTES_OF_STEP = 100  # of a rollout at least, beside features
 ExportFormat = Literal["torch", "onnx", "hub"]
 LOG_FILE = "progress.csv"
 LOG_BEGINS = "env_steps,episode_return,"
 LOG_EPISODES = 100  # whose mean return is written
+
+_log = logging.getLogger(__name__)
 
 
 # For environments in general. The values of params.yaml are for short episodes with one score in points: neither
@@ -81,25 +87,6 @@ class Card(params.Tree):
     policy: params.Policy
     ppo: params.PPOParams
     iteration: Annotated[int, Field(ge=0, le=2**53)]
-
-
-@dataclass
-class Returns:
-    """Undiscounted returns of episodes that go on from rollout to rollout."""
-
-    running: Tensor  # [E] float64
-    finished: list[float] = field(default_factory=list)
-
-    @classmethod
-    def none(cls, envs: int) -> "Returns":
-        return cls(torch.zeros(envs, dtype=torch.float64))
-
-    def add(self, rewards: Tensor, ended: Tensor) -> None:
-        """Take in one step ``[E]``."""
-        # Added before ends are looked at: the reward of the last step belongs to the episode that it ends.
-        self.running = self.running + rewards
-        self.finished += self.running[ended].tolist()
-        self.running = self.running.masked_fill(ended, 0.0)
 
 
 class Agent:
@@ -148,7 +135,7 @@ class Agent:
             )
         self.log = None if log is None else durable.user_path(log) / LOG_FILE
         self.vector: Vector = vector
-        self.env = vectorized(env, rows, self.rng_seed, vector)
+        self.env = repeatable(env, rows, self.rng_seed, vector)
         # Raw and normalised features, and what else is noted of a step.
         step = BYTES_OF_STEP + 8 * self.env.observation_spec.features
         refuse_too_much("a rollout", self.rollout_steps * rows * step, "rollout_steps or envs")
@@ -167,7 +154,10 @@ class Agent:
         self.normalizers = learner.normalizers
         self.iteration = 0
         self._position: Position | None = None
-        self._returns = Returns.none(rows)
+        self._running: dict[
+            str, Tensor
+        ] = {}  # what repeats the episodes at the end of the last update
+        self._returns: list[float] = []  # of the episodes that ended in this call of train
 
     @property
     def env_steps(self) -> int:
@@ -180,8 +170,8 @@ class Agent:
     ) -> list[float]:
         """Train for at least so many steps more, in whole updates.
 
-        Episodes begin anew with each call, so going on after ``load`` is going on without it, bit for bit. The entropy
-        coefficient falls until the last update of the call.
+        Episodes go on from call to call, after ``load`` too: there they are played again from their seeds and actions.
+        The entropy coefficient falls until the last update of the call.
 
         Args:
             steps: Of all environments together.
@@ -200,9 +190,9 @@ class Agent:
         # The schedules of an earlier call have ended: without this a second one would explore with the last coefficient
         # alone.
         self.ppo.anneal_over(updates)
-        # No environment can be saved in mid-episode. That none goes on makes a loaded agent equal to this one.
-        self._position = None
-        self._returns = Returns.none(self.env.num_envs)
+        if self._position is None:
+            self._position = self._begin()
+        self._returns = []
         # Only now: an agent that was loaded to play leaves its log alone.
         self._cut_log()
         watching = Watching(self, callbacks)
@@ -213,26 +203,53 @@ class Agent:
                 watching.on_update(report)
                 if watching.is_over:
                     break
-        return self._returns.finished
+        return self._returns
+
+    def _begin(self) -> Position:
+        """Go on in mid-episode where that was saved, else begin all episodes."""
+        if self._running:
+            try:
+                return Position(
+                    self.env.load_state_dict(self._running),
+                    RecurrentState(self._running["h"], self._running["c"]),
+                    self._running["starts"],
+                )
+            except SimicError as error:
+                # An environment that does not repeat itself must not end the training.
+                _log.warning("not continued bit for bit: %s; every episode begins anew", error)
+        return Position.first(self.env, self.policy, self.env.reset()[0])
+
+    def _episodes(self, position: Position) -> dict[str, Tensor]:
+        """Copy what repeats the running episodes, and the memory of them."""
+        return {
+            **self.env.state_dict(),
+            "h": position.state.h,
+            "c": position.state.c,
+            "starts": position.starts,
+        }
 
     def _iterate(self, on_step: Callable[[StepRecord], None]) -> IterationReport:
         """Collect one rollout and learn from it."""
-        rollout, self._position = collect(
+        finished = len(self._returns)
+
+        def on_each_step(step: StepRecord) -> None:
+            # As paid; what is learned from is scaled below.
+            self._returns += step.info.returns
+            on_step(step)
+
+        # None until the end: whoever trains again after an error goes on from the last whole update.
+        position = self._position
+        self._position = None
+        rollout, end = collect(
             self.env,
             self.policy,
             self.normalizers,
             self.iteration,
             self.rng_seed,
             self.rollout_steps,
-            on_step=on_step,
-            position=self._position,
+            on_step=on_each_step,
+            position=position,
         )
-        # Returns as paid, for the report; what is learned from is scaled below.
-        finished = len(self._returns.finished)
-        for rewards, ended in zip(
-            rollout.rewards, rollout.terminated | rollout.truncated, strict=True
-        ):
-            self._returns.add(rewards, ended)
         rewards = self.normalizers.update(
             rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         )
@@ -245,9 +262,40 @@ class Agent:
                 f"iteration {self.iteration}: the first ratio is off 1 by {metrics.first_ratio_deviation}"
             )
         self.iteration += 1
-        return IterationReport(
-            self.iteration, self.env_steps, self._returns.finished[finished:], metrics
-        )
+        # Copied now: whoever saves inside the next rollout saves this moment.
+        self._position = end
+        self._running = self._episodes(end)
+        return IterationReport(self.iteration, self.env_steps, self._returns[finished:], metrics)
+
+    @usual_modes()
+    def imitate(self, episodes: Iterable[Sequence[Any]], epochs: SupportsIndex = 50) -> list[float]:
+        """Learn to act as in recorded episodes (behaviour cloning), before ``train`` goes on from there.
+
+        Scales of observations are learned from them too; the value is not.
+
+        Args:
+            episodes: Each ``(observations, actions)`` or ``(observations, actions, masks)``, with one of each for every
+                step from the reset on, as the environment has them.
+            epochs: Passes over all of them.
+
+        Returns:
+            The mean log-probability of an action in each epoch, in nats.
+
+        Raises:
+            SimicError: An episode is not of this environment, or an action is not legal.
+        """
+        # All of them are looked at before anything changes.
+        count = whole_number("epochs", epochs, 1)
+        demonstrations = Demonstrations.of(self.env, episodes)
+        refuse_illegal(self.policy, demonstrations)
+        # Learned once, before the first update.
+        seen = demonstrations.observation
+        if self.normalizers.observation is not None:
+            numbers = seen.features[..., self.policy.observation_spec.pixels :]
+            self.normalizers.observation.update(numbers, demonstrations.valid)
+        demonstrations = replace(demonstrations, observation=self.normalizers.see(seen))
+        with torch.enable_grad():
+            return imitate(self.policy, demonstrations, self.settings, count, self.rng_seed)
 
     @usual_modes()
     def evaluate(self, episodes: SupportsIndex = 24, greedy: bool = True) -> list[float]:
@@ -448,10 +496,19 @@ class Agent:
             log=log,
             vector=vector,
         )
-        # Episodes begin anew, so running returns are zero for any number of environments.
-        if agent.env.num_envs != card.envs and RUNNING in tensors:
-            tensors[RUNNING] = torch.zeros(agent.env.num_envs, dtype=torch.float64)
+        # Of another number of environments all begin anew.
+        running = part_of(tensors, EPISODES)
+        tensors = {name: x for name, x in tensors.items() if not name.startswith(EPISODES)}
+        if agent.env.num_envs != card.envs:
+            running = {}
+            if RUNNING in tensors:
+                tensors[RUNNING] = torch.zeros(agent.env.num_envs, dtype=torch.float64)
         refuse_mismatch(str(path), agent.tensors(), tensors)
+        if running:
+            # The first axis of actions is time.
+            rows = {name: x[:0] if name == "actions" else x for name, x in running.items()}
+            refuse_mismatch(str(path), agent._episodes(agent._begin()), rows)
+            agent._running = running
         # The weights are among PPO's tensors, beside their moments.
         agent.ppo.load_state_dict(part_of(tensors, "ppo/"))
         agent.normalizers.load_state_dict(part_of(tensors, "normalizers/"))
@@ -459,10 +516,16 @@ class Agent:
         return agent
 
     def tensors(self) -> dict[str, Tensor]:
-        """Copy all that learning has changed, by name."""
-        tensors = {f"ppo/{name}": tensor for name, tensor in self.ppo.state_dict().items()}
-        return tensors | {
-            f"normalizers/{name}": tensor for name, tensor in self.normalizers.state_dict().items()
+        """Copy all that learning has changed, and what repeats the running episodes, by name."""
+        parts = {
+            "ppo/": self.ppo.state_dict(),
+            "normalizers/": self.normalizers.state_dict(),
+            EPISODES: self._running,
+        }
+        return {
+            f"{prefix}{name}": tensor
+            for prefix, part in parts.items()
+            for name, tensor in part.items()
         }
 
     def close(self) -> None:
@@ -497,7 +560,7 @@ class Agent:
         if self.log is None:
             return
         # Over many episodes: the few that end in one update make a mean that jumps.
-        returns = self._returns.finished[-LOG_EPISODES:]
+        returns = self._returns[-LOG_EPISODES:]
         row = {
             "env_steps": report.env_steps,
             "episode_return": math.fsum(returns) / len(returns) if returns else math.nan,

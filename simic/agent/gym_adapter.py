@@ -4,7 +4,7 @@ import inspect
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import gymnasium
 import numpy as np
@@ -20,6 +20,7 @@ from simic.agent.spec import ActionSpec, Observation
 from simic.errors import SimicError
 
 Make = str | Callable[[], gymnasium.Env]
+Wrap = Callable[[gymnasium.Env, int], CheckedEnv]  # an environment, and its row
 
 ACTION_SPEC = "action_spec"
 LAYOUT = "layout"
@@ -32,9 +33,12 @@ VECTORS: dict[str, type[SyncVectorEnv | AsyncVectorEnv]] = {
 
 @dataclass(frozen=True)
 class AdapterInfo:
-    """``final``: the last observations of rows that were truncated (other rows as now), None when there are none."""
+    """``final``: the last observations of rows that were truncated (other rows as now), None when there are none.
+    ``returns``: undiscounted, of the episodes that ended, where they are summed up.
+    """
 
     final: Observation | None
+    returns: tuple[float, ...] = ()
 
 
 class GymAdapter:
@@ -230,10 +234,17 @@ class GymAdapter:
         self.env.close()
 
 
-def _maker(make: Make) -> Callable[[], gymnasium.Env]:
+Adapter = TypeVar("Adapter", bound=GymAdapter)
+
+
+def _checked(env: gymnasium.Env, row: int) -> CheckedEnv:
+    return CheckedEnv(env)
+
+
+def _maker(make: Make, wrap: Wrap, row: int) -> Callable[[], CheckedEnv]:
     """Check what makes environments, and the environments; SimicError where ``make`` is no id and no such function."""
     if isinstance(make, str):
-        return lambda: CheckedEnv(gymnasium.make(make))
+        return lambda: wrap(gymnasium.make(make), row)
     needed = "must be a registered id, or a function without arguments that makes an environment"
     # One environment that exists already cannot stand side by side with itself.
     if isinstance(make, gymnasium.Env) or not callable(make):
@@ -243,7 +254,7 @@ def _maker(make: Make) -> Callable[[], gymnasium.Env]:
     except TypeError as error:
         raise SimicError(f"environment {make!r}: {error}; {needed}") from None
 
-    def checked() -> gymnasium.Env:
+    def checked() -> CheckedEnv:
         env = make()
         if not isinstance(env, gymnasium.Env):
             raise SimicError(f"environment {make!r}: makes a {type(env).__name__}; {needed}")
@@ -254,7 +265,7 @@ def _maker(make: Make) -> Callable[[], gymnasium.Env]:
             raise SimicError(
                 f"environment {env}: reset() takes no seed and options; it must, as in Gymnasium"
             ) from None
-        return CheckedEnv(env)
+        return wrap(env, row)
 
     return checked
 
@@ -292,7 +303,14 @@ def by_head(spec: ActionSpec, masks: Tensor, source: str) -> dict[str, Tensor]:
     return {head.name: mask for head, mask in zip(spec.discrete_heads, parts, strict=True)}
 
 
-def vectorized(make: Make, envs: int, rng_seed: int, vector: Vector = "one") -> GymAdapter:
+def vectorized(
+    make: Make,
+    envs: int,
+    rng_seed: int,
+    vector: Vector = "one",
+    wrap: Wrap = _checked,
+    adapter: type[Adapter] = GymAdapter,
+) -> Adapter:
     """Make copies of an environment side by side.
 
     An environment that says what is legal (``checked_env.MASK_NAMES``) is masked, one with an ``action_spec`` has that
@@ -304,6 +322,8 @@ def vectorized(make: Make, envs: int, rng_seed: int, vector: Vector = "one") -> 
         rng_seed: Keys their own generators.
         vector: ``one``: in this process. ``processes``: each in its own; a small environment takes less time for a step
             than its way there.
+        wrap: What checks each of them.
+        adapter: What adapts all of them.
 
     Raises:
         SimicError: It cannot be made, or not be learned from.
@@ -311,14 +331,15 @@ def vectorized(make: Make, envs: int, rng_seed: int, vector: Vector = "one") -> 
     if vector not in VECTORS:
         raise SimicError(f"vector = {vector!r}: must be one of {', '.join(VECTORS)}")
     try:
-        rows = VECTORS[vector]([_maker(make)] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        makers = [_maker(make, wrap, row) for row in range(envs)]
+        rows = VECTORS[vector](makers, autoreset_mode=AutoresetMode.SAME_STEP)
         # All are alike, so the first one is asked, or another where that is in another process.
-        first = rows.envs[0] if isinstance(rows, SyncVectorEnv) else _maker(make)()
+        first = rows.envs[0] if isinstance(rows, SyncVectorEnv) else makers[0]()
     except (gymnasium.error.Error, ImportError) as error:
         raise SimicError(f"environment {make!r}: {' '.join(str(error).split())}") from None
     spec = first.get_wrapper_attr(ACTION_SPEC) if first.has_wrapper_attr(ACTION_SPEC) else None
     try:
-        return GymAdapter(rows, rng_seed, action_spec=spec)
+        return adapter(rows, rng_seed, action_spec=spec)
     except SimicError as error:
         raise SimicError(
             f"environment {first.unwrapped.spec.id if first.unwrapped.spec else first}: {error}"

@@ -253,9 +253,11 @@ def declared(values: np.ndarray, space: gymnasium.Space, name: str) -> np.ndarra
         cast = values.astype(dtype)
         lost = (cast != values) & (abs(values) >= least)
     if lost.any():
+        value = values[lost].flat[0]
+        if name.startswith("action"):
+            raise SimicError(f"{name} is {value}: its space is {space}")
         raise SimicError(
-            f"{name} is {values[lost].flat[0]}, which its space's {dtype} cannot hold: declare the space with"
-            " dtype=numpy.float64"
+            f"{name} is {value}, which its space's {dtype} cannot hold: declare the space with dtype=numpy.float64"
         )
     return cast
 

@@ -50,6 +50,9 @@ class Workspace:
     model_card = _Place("reports/model_card.md")
     state = _Place(".simic")  # unfinished work, locks and caches: never versioned
     work_root = _Place(".simic/work")  # the training of this project, unfinished or not
+    trials = _Place(".simic/tune.db")  # of all searches for better params
+    trial_root = _Place(".simic/tune")  # the trial that is running
+    tuned = _Place("tuned.yaml")  # params with the values of the best trial
     previous = _Place(".simic/previous")  # unfinished training of other settings, put by
 
     def work(self, fingerprint: str) -> Path:

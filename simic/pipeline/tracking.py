@@ -332,7 +332,7 @@ class RunLogger(Observer):
 def logged_params(params: Params) -> dict[str, str]:
     """Choose the params by which runs are told apart, and all that differ from the defaults."""
     # Hundreds of params would hide the few that somebody changed.
-    values = dict(_flatten(params.model_dump(mode="json", exclude={"runtime"})))
+    values = dict(_flatten(params.model_dump(mode="json", exclude={"runtime", "tune"})))
     defaults = dict(_flatten(Params().model_dump(mode="json")))
     return {
         key: value

@@ -12,11 +12,15 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary
 from gymnasium.vector import AsyncVectorEnv
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from simic.agent import Agent
 from simic.agent import play as play_module
+from simic.agent.callbacks import Callback
+from simic.agent.rollout import StepRecord
 from simic.errors import SimicError
-from tests import standard
+from tests import gym_toys, standard  # noqa: F401 - the first registers environments
 from tests.standard import Policy
 
 PAGE = Path(__file__).parents[2] / "docs" / "agent.md"
@@ -106,21 +110,106 @@ def test_an_evaluation_that_waits_says_for_what(monkeypatch, caplog) -> None:
     assert "TimeLimit" in said[-1]
 
 
-def test_a_loaded_agent_goes_on_as_if_it_had_never_been_saved(tmp_path) -> None:
+class InStep(Callback):
+    """Does something in the middle of the rollout behind so many updates."""
+
+    def __init__(self, updates: int, action: Callable[[], None]) -> None:
+        self.updates = updates
+        self.action = action
+
+    def on_step(self, agent: Agent, step: StepRecord) -> None:
+        if agent.iteration == self.updates and step.step == 5:
+            self.action()
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("core", "vector"), [("gru", "one"), ("lstm", "processes"), ("none", "one")]
+)
+def test_a_loaded_agent_goes_on_in_mid_episode_as_if_it_had_never_been_saved(
+    core: str, vector: str, tmp_path: Path
+) -> None:
+    ppo = {"target_kl": 0.01, "normalize_rewards": True, "entropy_coef_final": 0.01}
     straight = make_agent(
-        "CartPole-v1", ppo=SETTINGS.model_copy(update={"target_kl": 0.01}), rng_seed=3
+        "CartPole-v1",
+        ppo=SETTINGS.model_copy(update=ppo),
+        policy=SIZES.model_copy(update={"core": core}),
+        rng_seed=3,
+        vector=vector,
     )
-    straight.train(192)
+    before = straight.train(192, InStep(2, lambda: straight.save(tmp_path / "periodic")))
     straight.save(tmp_path / "half")
     straight.evaluate(4)  # changes nothing
     expected = straight.train(128)
-    again = Agent.load(tmp_path / "half")
+    # Each step pays 1: an episode that ended in the second call began in the first.
+    assert sum(before) + sum(expected) + straight.tensors()["running/returns"].sum() == 320
+    again = Agent.load(tmp_path / "half", vector=vector)
+    again.predict(np.zeros(4))
     assert again.env_steps == 192
     assert not equal(again, straight)
     assert again.train(128) == expected
     assert equal(again, straight)
     assert again.iteration == straight.iteration
     assert again.evaluate(4) == straight.evaluate(4)
+    # From what was saved inside a rollout, and after an error inside another one.
+    killed = Agent.load(tmp_path / "periodic", vector=vector)
+    assert killed.env_steps == 128
+    killed.train(64)
+    with pytest.raises(KeyboardInterrupt):
+        killed.train(128, InStep(4, interrupt))
+    killed.train(64)
+    assert equal(killed, straight)
+    for agent in (straight, again, killed):
+        agent.close()
+
+
+def test_an_environment_that_does_not_repeat_itself_begins_anew_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = make_agent("Wandering-v0")
+    agent.train(64)
+    agent.save(tmp_path / "agent")
+    agent = Agent.load(tmp_path / "agent")
+    assert not caplog.records  # it may be there to play
+    agent.train(64)
+    [said] = [record.message for record in caplog.records]
+    assert said == (
+        "not continued bit for bit: environments [0, 1, 2, 3] do not repeat their episode from its seed and actions;"
+        " every episode begins anew"
+    )
+    assert agent.tensors()["running/running_steps"].tolist() == [16] * 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop("running/actions"), "tensor 'actions' is missing"),
+        (lambda tensors: tensors.pop("running/h"), "tensor 'h' is missing"),
+        (
+            lambda tensors: tensors.update({"running/returns": torch.zeros(3)}),
+            r"tensor 'returns' has shape \(3,\); this policy needs \(4,\)",
+        ),
+    ],
+)
+def test_episodes_that_are_damaged_in_the_file_are_refused(
+    change: Callable[[dict], None], message: str, tmp_path: Path
+) -> None:
+    agent = make_agent()
+    agent.train(64)
+    agent.save(tmp_path / "agent")
+    with safe_open(tmp_path / "agent", framework="pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(tmp_path / "agent")
+    change(tensors)
+    save_file(tensors, tmp_path / "agent", metadata)
+    with pytest.raises(SimicError, match=message):
+        Agent.load(tmp_path / "agent", Sign)
+    # Of another number of environments all begin anew.
+    agent.save(tmp_path / "agent")
+    assert len(Agent.load(tmp_path / "agent", Sign, envs=2).train(64)) == 16
 
 
 def test_an_environment_without_an_id_is_handed_over_again_and_what_is_no_agent_is_refused(

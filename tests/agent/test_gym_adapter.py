@@ -7,6 +7,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from simic.agent.action_space import columns_of
 from simic.agent.checked_env import CheckedEnv
 from simic.agent.gym_adapter import GymAdapter
 from simic.agent.spec import ActionSpec, Head
@@ -96,6 +97,8 @@ def test_actions_reach_the_environment_in_its_own_numbers(space, sizes, action, 
     adapter.step(torch.tensor([action]))
     assert np.array(env.action).tolist() == received
     assert space.contains(env.action) and space.contains(adapter.to_env(torch.tensor(action)))
+    columns = columns_of(adapter.action_layout, adapter.action_spec, env.action)
+    assert columns.tolist() == action
 
 
 def test_masks_of_several_heads_come_one_after_the_other() -> None:

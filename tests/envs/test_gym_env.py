@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from simic import durable
+from simic.agent.repeatable import episode_seed
 from simic.data.batches import ENVIRONMENT_FILE, read_meta
 from simic.envs import gym_env, gym_rules
-from simic.envs.gym_env import EVALUATION, GymEnv, describe, episode_seed, open_gym
+from simic.envs.gym_env import EVALUATION, GymEnv, describe, open_gym
 from simic.errors import SimicError
 from simic.params import GymParams
 from tests import gym_toys
