@@ -50,6 +50,9 @@ class ActionLayout:
 
     def to_env(self, row: np.ndarray) -> Any:
         """Build an action from a row of the environment's own choices and numbers (``ActionSpec.to_env``)."""
+        # The most usual space, without the general way.
+        if isinstance(self.space, Discrete):
+            return self.space.dtype.type(row[0])
         # Columns are in the order of the leaves, which is not that of the space: parts are found again by their paths.
         parts: dict[Path, np.ndarray] = {}
         begin = 0

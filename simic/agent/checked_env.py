@@ -143,7 +143,7 @@ class CheckedEnv(gymnasium.Wrapper):
             self._log_likely_masks()
 
     def _mask_of_info(self) -> str | None:
-        if not isinstance(self._info, Mapping):
+        if not isinstance(self._info, Mapping) or not self._info:
             return None
         return next((name for name in MASK_NAMES if self._info.get(name) is not None), None)
 
@@ -200,6 +200,6 @@ class CheckedEnv(gymnasium.Wrapper):
         try:
             if not self.layout.is_box:
                 return self.layout.row(observation)
-            return declared(np.array(observation), self.observation_space, "observation")
+            return declared(np.array(observation), self.layout.space, "observation")
         except SimicError as error:
             raise SimicError(f"environment {self.env}: {error}") from None

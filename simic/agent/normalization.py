@@ -4,7 +4,7 @@ Moments are merged by Chan, Golub and LeVeque 1979 ("Updating formulae and a pai
 variances"), which is exact for any split of the data.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -90,12 +90,13 @@ class ObservationNormalizer:
         deviation = (moments.variance() + OBSERVATION_EPSILON).sqrt()
         self.scale = torch.where(untouched, 1.0, deviation).to(self.dtype)
         self.limit = torch.where(self.raw, torch.inf, OBSERVATION_CLIP)
+        self.floor = -self.limit
 
     def normalize(self, features: Tensor) -> Tensor:
         """Scale features to float32 ``[..., D]``; a value that is not finite stays so, and stops the policy."""
         # Centred in the type of the raw features: an offset like 1.7e9 leaves float32 no digits.
         numbers = features[..., self.pixels :]
-        scaled = ((numbers - self.mean) / self.scale).clamp(-self.limit, self.limit).float()
+        scaled = ((numbers - self.mean) / self.scale).clamp(self.floor, self.limit).float()
         return (
             torch.cat((features[..., : self.pixels].float(), scaled), -1) if self.pixels else scaled
         )
@@ -193,7 +194,10 @@ class Normalizers:
         """Scale an observation to what the policy sees."""
         if self.observation is None:
             return observation
-        return replace(observation, features=self.observation.normalize(observation.features))
+        features = self.observation.normalize(observation.features)
+        return Observation(
+            features, observation.categories, observation.masks, observation.privileged
+        )
 
     def update(
         self,

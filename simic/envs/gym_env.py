@@ -11,14 +11,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from pydantic import JsonValue
 from torch import Tensor
 
 from simic import durable
 from simic.agent.action_space import ActionLayout, heads_of
 from simic.agent.checked_env import MASK_NAMES
-from simic.agent.gym_adapter import ACTION_SPEC, AdapterInfo, by_head
+from simic.agent.gym_adapter import ACTION_SPEC, VECTORS, AdapterInfo, by_head
 from simic.agent.repeatable import TRAINING, RepeatableAdapter, RepeatableEnv, episode_seed
 from simic.agent.spaces import layout_of
 from simic.agent.spec import Observation
@@ -70,8 +70,7 @@ class GymEnv(RepeatableAdapter):
             _maker(task, rng_seed, namespace, env_id, place)
             for place, env_id in enumerate(env_ids.tolist())
         ]
-        kind = AsyncVectorEnv if task.vector == "processes" else SyncVectorEnv
-        vector = kind(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+        vector = VECTORS[task.vector](makers, autoreset_mode=AutoresetMode.SAME_STEP)
         # One in this process is asked what all are like: those of AsyncVectorEnv are in processes of their own.
         single = make(task)
         spec = None
