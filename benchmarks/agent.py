@@ -1,42 +1,39 @@
 """The agent beside sb3 PPO, sb3-contrib RecurrentPPO and MaskablePPO, every one tuned with the same grid.
 
-    python -m benchmarks.agent run [--seeds 10] [--jobs 2]   # goes on where it was
+    python -m benchmarks.agent run [--jobs 2] [--only sb3]   # goes on where it was
     python -m benchmarks.agent report                        # JSON, plot, docs/benchmarks.md
 
 Every run (task, algorithm, setting, rng seed) is a file under --work; what exists is not run again. First two tuning
-seeds for each setting of the grid, then the rng seeds 1, 2, … with the setting of the best mean final return. Needs the
-extra: pip install -e '.[bench]'.
+seeds for each setting of the grid and half the steps, then the rng seeds 1, 2, … with the setting of the best mean
+final return. --only runs what has that text in its task or algorithm. Needs the extra: pip install -e '.[bench]'.
 """
 
 import hashlib
+import inspect
 import json
+import math
 import multiprocessing
 import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Dict
 from scipy import stats
+from torch import nn
 
 import simic
 from benchmarks import page
-from benchmarks.agent_tasks import (
-    ENVS,
-    EPISODES,
-    GRID,
-    MINIBATCHES,
-    ROLLOUT,
-    SHARED,
-    TASKS,
-    UNITS,
-    Task,
-)
+from benchmarks.agent_tasks import EPISODES, GRID, SHARED, TASKS, UNITS, Task
+from benchmarks.memory import Corridor
+from examples.extensions.hybrid import Platform
 from simic import durable
 from simic.agent.agent import Agent, IterationReport, settings, sizes
 
@@ -84,29 +81,30 @@ def code(algorithm: str) -> str:
         # Peers are not ours to hash: versions name their code.
         return " ".join(f"{name} {version(name)}" for name in PEERS)
     package = Path(simic.__file__).parent
-    script = Path(__file__)
-    files = [*sorted((package / "agent").rglob("*.py")), script, script.with_name("agent_tasks.py")]
+    scripts = [inspect.getfile(part) for part in (main, Task, Corridor, Platform)]
+    files = [*sorted((package / "agent").rglob("*.py")), *map(Path, scripts)]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def whole_steps(task: str) -> int:
-    """Round the steps of a task up to whole rollouts, in which everybody trains."""
-    return -(-TASKS[task].steps // (ENVS * ROLLOUT)) * ENVS * ROLLOUT
+def whole_steps(task: str, rng_seed: int) -> int:
+    """Round the steps of a task up to whole rollouts, in which everybody trains; to be tuned half of them do."""
+    steps = TASKS[task].steps // (2 if rng_seed in TUNING_SEEDS else 1)
+    rollout = TASKS[task].rollout
+    return -(-steps // rollout) * rollout
 
 
 def ours(cell: Cell, task: Task) -> None:
     """Train and play simic's agent; what the shared settings leave open is as in its defaults, as with the peers."""
     # Networks of the same sizes as the peers'.
-    core = "lstm" if "LSTM" in cell.algorithm else "none"
+    core = cell.algorithm.removeprefix("simic").strip().lower() or "none"
     policy = sizes(encoder_units=UNITS, core=core, core_units=UNITS, head_units=UNITS)
+    shared = task.shared | cell.config
+    rollout = {name: shared.pop(name) for name in ("envs", "rollout_steps")}
     # Our value loss is ½ (V − R)², theirs is (V − R)².
-    shared = SHARED | {"value_coef": 2 * SHARED["value_coef"]}
-    ppo = settings(
-        minibatches=MINIBATCHES, entropy_coef=0.0, entropy_coef_final=0.0, **shared, **cell.config
-    )
-    agent = Agent(
-        task.make, rng_seed=cell.rng_seed, envs=ENVS, rollout_steps=ROLLOUT, policy=policy, ppo=ppo
-    )
+    shared["value_coef"] *= 2
+    ppo = settings(entropy_coef_final=shared["entropy_coef"], **shared)
+    make = partial(task.env, cell.algorithm)
+    agent = Agent(make, rng_seed=cell.rng_seed, policy=policy, ppo=ppo, **rollout)
     # Of all episodes, since the window reaches back over rollouts.
     returns: list[float] = []
 
@@ -115,9 +113,9 @@ def ours(cell: Cell, task: Task) -> None:
         cell.note(progress.env_steps, returns)
 
     # Playing after training is not timed.
-    started = time.perf_counter()
+    started = time.process_time()
     agent.train(cell.steps, note)
-    cell.seconds = time.perf_counter() - started
+    cell.seconds = time.process_time() - started
     cell.returns = agent.evaluate(EPISODES)
 
 
@@ -126,6 +124,7 @@ def peer(cell: Cell, task: Task) -> None:
     # Here, so that the report can be written without the extra.
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.preprocessing import is_image_space
     from stable_baselines3.common.vec_env import VecNormalize
 
     class Watch(BaseCallback):
@@ -143,52 +142,95 @@ def peer(cell: Cell, task: Task) -> None:
         def _on_rollout_end(self) -> None:
             cell.note(self.num_timesteps, self.found)
 
+    def normalized(seed: int, **options: bool) -> VecNormalize:
+        make = partial(task.env, cell.algorithm)
+        env = make_vec_env(make, task.shared["envs"], seed=seed)
+        # Scales are for numbers: not for pictures alone, nor for categories beside them.
+        space = env.observation_space
+        numbers = (
+            [key for key, part in space.items() if isinstance(part, Box)]
+            if isinstance(space, Dict)
+            else None
+        )
+        return VecNormalize(
+            env,
+            gamma=task.shared["gamma"],
+            norm_obs=not is_image_space(space),
+            norm_obs_keys=numbers,
+            **options,
+        )
+
     # Environment k of a run is seeded rng_seed + k: runs share starts of first episodes, not how these go on.
-    env = VecNormalize(make_vec_env(task.make, ENVS, seed=cell.rng_seed), gamma=SHARED["gamma"])
-    model, evaluate = build(cell, env)
-    started = time.perf_counter()
+    env = normalized(cell.rng_seed)
+    model, evaluate = build(cell, task, env)
+    started = time.process_time()
     model.learn(cell.steps, callback=Watch())
-    cell.seconds = time.perf_counter() - started
+    cell.seconds = time.process_time() - started
     # Play with the scales of training, in episodes that training did not have.
-    fresh = VecNormalize(
-        make_vec_env(task.make, ENVS, seed=cell.rng_seed + 10_000),
-        training=False,
-        norm_reward=False,
-    )
-    fresh.obs_rms = env.obs_rms
+    fresh = normalized(cell.rng_seed + 10_000, training=False, norm_reward=False)
+    if fresh.norm_obs:
+        fresh.obs_rms = env.obs_rms
     returns, _ = evaluate(model, fresh, EPISODES, deterministic=True, return_episode_rewards=True)
     cell.returns = [float(value) for value in returns]
 
 
-def build(cell: Cell, env: Any) -> tuple[Any, Callable]:
+def build(cell: Cell, task: Task, env: Any) -> tuple[Any, Callable]:
     """Build the peer's model with the settings that everybody has, and find what evaluates it."""
     from sb3_contrib import MaskablePPO, RecurrentPPO
     from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_masked
     from stable_baselines3 import PPO
     from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.preprocessing import is_image_space
 
-    # Each peer is the variant of PPO for its task.
-    layers = {"net_arch": [UNITS, UNITS]}
-    recurrent = {"net_arch": [UNITS], "lstm_hidden_size": UNITS}
-    kind, policy, shape, evaluate = {
-        "sb3 PPO": (PPO, "MlpPolicy", layers, evaluate_policy),
-        "sb3-contrib RecurrentPPO": (RecurrentPPO, "MlpLstmPolicy", recurrent, evaluate_policy),
-        "sb3-contrib MaskablePPO": (MaskablePPO, "MlpPolicy", layers, evaluate_masked),
-    }[cell.algorithm]
-    # The same settings under the peers' names.
-    peer_names = {"epochs": "n_epochs", "value_coef": "vf_coef"}
-    shared = {peer_names.get(name, name): value for name, value in (SHARED | cell.config).items()}
-    # Peers take the size of a minibatch, ours their number.
-    batch = ENVS * ROLLOUT // MINIBATCHES
-    settings: dict[str, Any] = {
-        "n_steps": ROLLOUT,
-        "batch_size": batch,
-        "ent_coef": 0.0,
-        "device": "cpu",
+    # Each peer is the variant of PPO for its task, and its policy the one for the observations.
+    kind, evaluate = PPO, evaluate_policy
+    policy, shape = "MlpPolicy", {"net_arch": [UNITS, UNITS]}
+    if "Recurrent" in cell.algorithm:
+        kind, policy = RecurrentPPO, "MlpLstmPolicy"
+        shape = {"net_arch": [UNITS], "lstm_hidden_size": UNITS}
+    elif "Maskable" in cell.algorithm:
+        kind, evaluate = MaskablePPO, evaluate_masked
+    elif isinstance(env.observation_space, Dict):
+        policy = "MultiInputPolicy"
+    elif is_image_space(env.observation_space):
+        policy, shape = "CnnPolicy", {"features_extractor_class": grid_encoder()}
+    # The same settings under the peers' names; they take the size of a minibatch, ours their number.
+    peer_names = {
+        "rollout_steps": "n_steps",
+        "epochs": "n_epochs",
+        "value_coef": "vf_coef",
+        "entropy_coef": "ent_coef",
     }
-    return kind(
-        policy, env, seed=cell.rng_seed, policy_kwargs=shape, **shared, **settings
-    ), evaluate
+    shared = {
+        peer_names.get(name, name): value for name, value in (task.shared | cell.config).items()
+    }
+    shared["batch_size"] = task.rollout // shared.pop("minibatches")
+    del shared["envs"]
+    model = kind(policy, env, seed=cell.rng_seed, policy_kwargs=shape, device="cpu", **shared)
+    return model, evaluate
+
+
+def grid_encoder() -> type:
+    """Define the network that MiniGrid's documentation gives Stable-Baselines3, whose own is for larger pictures."""
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+    class GridEncoder(BaseFeaturesExtractor):
+        def __init__(self, observation_space: Box) -> None:
+            super().__init__(observation_space, features_dim=128)
+            channels, *sides = observation_space.shape
+            layers: list[nn.Module] = []
+            for before, after in pairwise((channels, 16, 32, 64)):
+                layers += [nn.Conv2d(before, after, 2), nn.ReLU()]
+            # Each convolution takes a row and a column.
+            pixels = math.prod(side - 3 for side in sides)
+            self.layers = nn.Sequential(
+                *layers, nn.Flatten(), nn.Linear(64 * pixels, 128), nn.ReLU()
+            )
+
+        def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+            return self.layers(pictures)
+
+    return GridEncoder
 
 
 # --- all trainings ---
@@ -215,15 +257,20 @@ class Job:
         """Read its result; None where it was not run, or with other code or for another number of steps."""
         # Missing and outdated are one: both are run.
         cell = json.loads(self.path.read_bytes()) if self.path.exists() else {}
-        expected = code(self.algorithm), whole_steps(self.task)
-        return cell if (cell.get("code"), cell.get("steps")) == expected else None
+        expected = {
+            "code": code(self.algorithm),
+            "steps": whole_steps(self.task, self.rng_seed),
+            "shared": TASKS[self.task].shared,
+        }
+        return cell if expected.items() <= cell.items() else None
 
 
 def execute(job: Job) -> str:
     """Run a cell on one thread, write its result, and describe it in a line."""
     # Several runs share the machine, and each would take all cores.
     torch.set_num_threads(1)
-    cell = Cell(job.task, job.algorithm, job.config, job.rng_seed, whole_steps(job.task))
+    steps = whole_steps(job.task, job.rng_seed)
+    cell = Cell(job.task, job.algorithm, job.config, job.rng_seed, steps)
     # Speeds can be compared only beside the load at which they were measured.
     load = os.getloadavg()[0]
     play = ours if job.algorithm.startswith("simic") else peer
@@ -232,6 +279,7 @@ def execute(job: Job) -> str:
         "steps_per_second": cell.steps / cell.seconds,
         "load": load,
         "code": code(job.algorithm),
+        "shared": TASKS[job.task].shared,
     }
     job.path.parent.mkdir(parents=True, exist_ok=True)
     durable.replace_file(job.path, (json.dumps(row) + "\n").encode())
@@ -278,21 +326,18 @@ def tuned(task: str, algorithm: str, work: Path) -> dict[str, Any] | None:
     return GRID[int(np.reshape(finals, (len(GRID), -1)).mean(axis=1).argmax())]
 
 
-def evaluation(task: str, algorithm: str, seeds: int, work: Path) -> list[Job]:
+def evaluation(task: str, algorithm: str, work: Path) -> list[Job]:
     """List the jobs of the chosen setting; none before it is known.
 
     Args:
         task: name of the task.
         algorithm: who learns.
-        seeds: how many trainings.
         work: folder of results.
     """
     config = tuned(task, algorithm, work)
-    return (
-        []
-        if config is None
-        else [Job(task, algorithm, config, seed, work) for seed in range(1, seeds + 1)]
-    )
+    if config is None:
+        return []
+    return [Job(task, algorithm, config, seed, work) for seed in range(1, TASKS[task].seeds + 1)]
 
 
 # --- the report ---
@@ -300,20 +345,20 @@ def evaluation(task: str, algorithm: str, seeds: int, work: Path) -> list[Job]:
 
 def summary(work: Path) -> dict[str, Any]:
     """Summarise what is finished: by task and algorithm, and the comparisons that both sides are there for."""
-    report: dict[str, Any] = {"envs": ENVS, "rollout": ROLLOUT, "grid": GRID, "tasks": {}}
+    report: dict[str, Any] = {"shared": SHARED, "grid": GRID, "tasks": {}}
     for name, task in TASKS.items():
         rows: dict[str, Any] = {}
         for algorithm in task.rivals:
-            cells = [
-                cell for job in evaluation(name, algorithm, 1000, work) if (cell := job.cell())
-            ]
+            cells = [cell for job in evaluation(name, algorithm, work) if (cell := job.cell())]
             if cells:
                 rows[algorithm] = _row(cells)
-        pairs = [_compared(task, rows)] if set(task.rivals) <= rows.keys() else []
+        ours, *peers = task.rivals
+        pairs = [_compared(task, rows, ours, peer) for peer in peers if {ours, peer} <= rows.keys()]
         if rows:
             report["tasks"][name] = {
                 "solved": task.solved,
                 "margin": task.margin,
+                "changes": dict(task.changes),
                 "rows": rows,
                 "pairs": pairs,
             }
@@ -345,11 +390,11 @@ def _row(cells: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _compared(task: Task, rows: dict[str, Any]) -> dict[str, Any]:
-    """Compare the means of both rivals with a 95 % interval (Welch 1947): their spreads may differ."""
+def _compared(task: Task, rows: dict[str, Any], ours: str, theirs: str) -> dict[str, Any]:
+    """Compare the means of two rivals with a 95 % interval (Welch 1947): their spreads may differ."""
     # A single training has no spread, so nothing is claimed.
-    row: dict[str, Any] = dict(zip(("ours", "theirs"), task.rivals, strict=True))
-    our_returns, peer_returns = (rows[name]["final_returns"] for name in task.rivals)
+    row: dict[str, Any] = {"ours": ours, "theirs": theirs}
+    our_returns, peer_returns = (rows[name]["final_returns"] for name in (ours, theirs))
     if min(len(our_returns), len(peer_returns)) < 2:
         return row
     interval = stats.ttest_ind(our_returns, peer_returns, equal_var=False).confidence_interval(0.95)
@@ -364,18 +409,20 @@ def _compared(task: Task, rows: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = page.parser(__doc__)
     parser.add_argument("what", choices=("run", "report"))
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--work", type=Path, default=WORK)
     arguments = parser.parse_args()
     if arguments.what == "run":
         # Settings are chosen for everybody before anybody is evaluated.
-        pairs = [(name, algorithm) for name, task in TASKS.items() for algorithm in task.rivals]
+        pairs = [
+            (name, algorithm)
+            for name, task in TASKS.items()
+            for algorithm in task.rivals
+            if arguments.only in f"{name}, {algorithm}"
+        ]
         run([job for pair in pairs for job in tuning(*pair, arguments.work)], arguments.jobs)
-        run(
-            [job for pair in pairs for job in evaluation(*pair, arguments.seeds, arguments.work)],
-            arguments.jobs,
-        )
+        run([job for pair in pairs for job in evaluation(*pair, arguments.work)], arguments.jobs)
     else:
         page.write_result(RESULTS, summary(arguments.work))
         page.main()

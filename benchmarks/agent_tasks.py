@@ -1,24 +1,36 @@
 """Define the tasks on which the agent is compared with its peers, and the settings that all of them share."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
-from gymnasium.wrappers import TransformObservation
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.wrappers import (
+    DtypeObservation,
+    FilterObservation,
+    FlattenObservation,
+    TransformObservation,
+)
 
-ENVS = 8
-ROLLOUT = 128
-MINIBATCHES = 4
+from benchmarks.memory import Corridor, MaskedCorridor
+from examples.extensions.hybrid import MOVES, REACH, Platform
+
 # Of every layer and of the LSTM.
 UNITS = 64
-# The defaults of Stable-Baselines3, which all algorithms have.
+# What all algorithms have: the defaults of Stable-Baselines3, in eight environments.
 SHARED = {
+    "envs": 8,
+    "rollout_steps": 128,
+    "minibatches": 4,
     "epochs": 10,
     "gamma": 0.99,
     "gae_lambda": 0.95,
     "clip_range": 0.2,
+    "entropy_coef": 0.0,
     "value_coef": 0.5,
     "max_grad_norm": 0.5,
 }
@@ -127,28 +139,156 @@ class Maze(gymnasium.Env):
         )
 
 
+class PlatformOfNumbers(gymnasium.ActionWrapper):
+    """Platform for who has no hybrid actions: the largest of three numbers is the move, three more are the reaches."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.action_space = Box(-1.0, 1.0, (2 * len(MOVES),))
+
+    def action(self, action: np.ndarray) -> dict[str, Any]:
+        # Numbers come within ±1, as its own rescaling of bounded actions wants them.
+        scores, reaches = np.split(action, 2)
+        return platform_action(int(scores.argmax()), (reaches + 1.0) / 2.0)
+
+
+class PlatformOfLevels(gymnasium.ActionWrapper):
+    """Platform for who has no hybrid actions: a choice of the move, and one of eleven reaches for each move."""
+
+    LEVELS = 11
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.action_space = MultiDiscrete([len(MOVES)] + len(MOVES) * [self.LEVELS])
+
+    def action(self, action: np.ndarray) -> dict[str, Any]:
+        return platform_action(int(action[0]), action[1:] / (self.LEVELS - 1))
+
+
+def platform_action(move: int, shares: np.ndarray) -> dict[str, Any]:
+    """Make Platform's action of a move and the share of its reach, 0 … 1, of each move."""
+    # All reaches are sent; the environment reads that of the move.
+    reaches = {
+        name: np.array([low + share * (high - low)], dtype=np.float32)
+        for share, (name, (low, high)) in zip(shares, REACH.items(), strict=True)
+    }
+    return {"move": move, **reaches}
+
+
+def door_key(only_picture: bool = False) -> gymnasium.Env:
+    """Show a picture of 7 × 7 codes, and the direction; the text is always the same, and left out."""
+    # The module registers it; it is of the extra `bench`.
+    env = gymnasium.make("minigrid:MiniGrid-DoorKey-5x5-v0")
+    if not only_picture:
+        return FilterObservation(env, ["image", "direction"])
+    assert isinstance(env.observation_space, Dict)
+    return TransformObservation(env, itemgetter("image"), env.observation_space["image"])
+
+
+def flat_numbers(env: gymnasium.Env) -> gymnasium.Env:
+    """Show a picture as numbers: of whole ones Stable-Baselines3's buffer would cut the scaled values."""
+    # VecNormalize scales what it gets, and the buffer has the type of the space.
+    return DtypeObservation(FlattenObservation(env), np.float32)
+
+
 @dataclass(frozen=True)
 class Task:
-    """A task; ``rivals`` are our algorithm and the peer that it is compared with."""
+    """A task; ``rivals`` are our algorithm and the peers that it is compared with.
+
+    ``changes`` are of the settings that all share; ``wrappers`` make the environment fit for an algorithm, by its name;
+    ``seeds`` are as many as trainings of each are compared.
+    """
 
     make: Callable[[], gymnasium.Env]
     solved: float  # mean return of 20 episodes in training
     steps: int
-    rivals: tuple[str, str]
+    rivals: tuple[str, ...]
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    wrappers: Mapping[str, Callable[[gymnasium.Env], gymnasium.Env]] = field(default_factory=dict)
+    seeds: int = 5
 
     @property
     def margin(self) -> float:
         """Tell how far behind counts as not behind: 5 % of the threshold."""
         return 0.05 * abs(self.solved)
 
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The settings that all algorithms have in this task."""
+        return SHARED | dict(self.changes)
+
+    @property
+    def rollout(self) -> int:
+        """Count the steps between two updates, of all environments together."""
+        return self.shared["envs"] * self.shared["rollout_steps"]
+
+    def env(self, algorithm: str) -> gymnasium.Env:
+        """Make the environment as an algorithm can take it."""
+        env = self.make()
+        wrapper = self.wrappers.get(algorithm)
+        return env if wrapper is None else wrapper(env)
+
+
+def registered(name: str, **options: Any) -> Callable[[], gymnasium.Env]:
+    return partial(gymnasium.make, name, **options)
+
 
 FEEDFORWARD = ("simic", "sb3 PPO")
 RECURRENT = ("simic LSTM", "sb3-contrib RecurrentPPO")
 MASKED = ("simic", "sb3-contrib MaskablePPO")
+# As tuned for Stable-Baselines3 in rl-baselines3-zoo.
+LANDER = {
+    "minibatches": 16,
+    "epochs": 4,
+    "gamma": 0.999,
+    "gae_lambda": 0.98,
+    "entropy_coef": 0.01,
+}
+# CartPole, Acrobot, LunarLander and Hopper are solved where Gymnasium's registry says so; the other thresholds are
+# ours.
 TASKS = {
-    "CartPole-v1": Task(lambda: gymnasium.make("CartPole-v1"), 475.0, 60_000, FEEDFORWARD),
-    "Acrobot-v1": Task(lambda: gymnasium.make("Acrobot-v1"), -100.0, 100_000, FEEDFORWARD),
-    "CartPole without velocities": Task(without_velocities, 475.0, 100_000, RECURRENT),
+    "CartPole-v1": Task(registered("CartPole-v1"), 475.0, 60_000, FEEDFORWARD),
+    "Acrobot-v1": Task(registered("Acrobot-v1"), -100.0, 60_000, FEEDFORWARD, seeds=20),
+    "CartPole without velocities": Task(without_velocities, 475.0, 50_000, RECURRENT),
     "Maze": Task(Maze, 0.8, 30_000, MASKED),
     "PickLegal": Task(PickLegal, 45.0, 100_000, MASKED),
+    "Pendulum-v1": Task(registered("Pendulum-v1"), -200.0, 60_000, FEEDFORWARD, {"gamma": 0.9}),
+    "Hopper-v5": Task(registered("Hopper-v5"), 3800.0, 300_000, FEEDFORWARD),
+    "LunarLander-v3": Task(registered("LunarLander-v3"), 200.0, 125_000, FEEDFORWARD, LANDER),
+    "LunarLander-v3, continuous": Task(
+        registered("LunarLander-v3", continuous=True),
+        200.0,
+        125_000,
+        FEEDFORWARD,
+        LANDER,
+    ),
+    "DoorKey-5x5, picture": Task(
+        partial(door_key, only_picture=True),
+        0.9,
+        100_000,
+        ("simic", "sb3 PPO, picture", "sb3 PPO, numbers"),
+        wrappers={"sb3 PPO, numbers": flat_numbers},
+    ),
+    "DoorKey-5x5, Dict": Task(door_key, 0.9, 50_000, FEEDFORWARD),
+    # Both ways to have hybrid actions without hybrid actions.
+    "Platform": Task(
+        Platform,
+        0.9,
+        80_000,
+        ("simic", "sb3 PPO, numbers", "sb3 PPO, levels"),
+        wrappers={"sb3 PPO, numbers": PlatformOfNumbers, "sb3 PPO, levels": PlatformOfLevels},
+    ),
+    "T-maze of length 50": Task(
+        partial(Corridor, 50),
+        0.9,
+        40_000,
+        ("simic transformer", "sb3-contrib RecurrentPPO"),
+    ),
+    # No peer has memory and masks.
+    "T-maze of length 50, masks": Task(
+        partial(MaskedCorridor, 50),
+        0.9,
+        40_000,
+        ("simic transformer", "sb3-contrib MaskablePPO"),
+    ),
 }

@@ -50,6 +50,10 @@ class Corridor(gymnasium.Env):
         self.place += 1
         return self._look(), 0.0, False, False, {}
 
+
+class MaskedCorridor(Corridor):
+    """Says what is legal, too: on in the corridor, left and right at its end."""
+
     def action_masks(self) -> np.ndarray:
         # In the corridor nothing is decided: what is learned is memory alone.
         is_junction = self.place == self.length
@@ -66,7 +70,7 @@ def measure(core: str, length: int, rng_seed: int, steps: int) -> str:
         head_units=UNITS,
         window=WINDOW,
     )
-    agent = Agent(lambda: Corridor(length), rng_seed=rng_seed, policy=policy, ppo=settings())
+    agent = Agent(lambda: MaskedCorridor(length), rng_seed=rng_seed, policy=policy, ppo=settings())
     returns: list[float] = []
     solved: list[int] = []
 

@@ -299,6 +299,8 @@ class Policy(Tree):
     # own: with an encoder and a core of its own; detached: it reads the actor's and the observation, and pulls at none
     critic: Literal["own", "detached"] = "detached"
     embedding_units: Units = 4
+    # How numbers stay within their bounds. clipped: draws are cut off there; squashed: a tanh brings them inside
+    box: Literal["clipped", "squashed"] = "clipped"
 
 
 class PPOParams(Tree):

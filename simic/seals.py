@@ -57,7 +57,7 @@ STAGES: dict[str, Sealed] = {
             *("data/suites", "data/tasks.py", "durable.py"),
             *("agent/action_space.py", "agent/checked_env.py", "agent/gym_adapter.py"),
             "agent/repeatable.py",
-            *("agent/spaces.py", "agent/spec.py"),
+            *("agent/spaces.py", "agent/spec.py", "agent/tensor_env.py"),
             *("envs/__init__.py", "envs/gym_env.py"),
             *("rng.py", "threads.py", "transfer.py"),
         ),

@@ -1,6 +1,8 @@
 """Conclusions that benchmarks draw from what they measured, and the page that states them; speeds are no test."""
 
 import json
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +10,9 @@ import pytest
 from scipy import stats
 
 from benchmarks import agent, controller, page, rules
-from benchmarks.agent_tasks import GRID
+from benchmarks.agent_tasks import EPISODES, GRID, TASKS, PlatformOfLevels, PlatformOfNumbers
 from benchmarks.speed_gate import GATES, RESULT
+from examples.extensions.hybrid import Platform
 from tests.audit.synthetic import evaluation, headroom
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +36,11 @@ def fill(work: Path, task: str, algorithm: str, finals: dict[float, float], seed
             "returns": [final, final],
             "steps_per_second": 100.0,
         }
-        cell |= {"code": agent.code(algorithm), "steps": agent.whole_steps(task)}
+        cell |= {
+            "code": agent.code(algorithm),
+            "steps": agent.whole_steps(task, job.rng_seed),
+            "shared": agent.TASKS[task].shared,
+        }
         cell |= {
             "steps_to_solve": 2048 if final > 400 else None,
             "curve": [[1024, 20.0], [2048, final]],
@@ -71,6 +78,72 @@ def test_everyone_is_tuned_on_seeds_of_its_own_and_compared_by_welch(work) -> No
     assert pair["high"] == pytest.approx(-10.0 + half)
     assert pair["not_behind"]  # 5 % of 475 is 23.75
     assert rows["simic"]["median_steps_to_solve"] == 2048
+
+
+def test_tuning_takes_half_of_the_steps_and_what_was_run_with_other_settings_is_run_again(
+    work, monkeypatch
+) -> None:
+    [job, *_] = agent.tuning("CartPole-v1", "sb3 PPO", work)
+    assert agent.whole_steps("CartPole-v1", job.rng_seed) == 30 * 1024  # 30,000 rounded up
+    assert agent.whole_steps("CartPole-v1", 1) == 59 * 1024
+    assert job.cell()
+    monkeypatch.setitem(agent.SHARED, "gamma", 0.5)
+    assert job.cell() is None
+
+
+def test_everyone_is_compared_with_every_peer_of_a_task(tmp_path) -> None:
+    rates = [config["learning_rate"] for config in GRID]
+    ours, *peers = TASKS["Platform"].rivals
+    for name, final in ((ours, 470.0), *((peer, 400.0) for peer in peers)):
+        fill(tmp_path, "Platform", name, dict.fromkeys(rates, final), 5)
+    pairs = agent.summary(tmp_path)["tasks"]["Platform"]["pairs"]
+    assert [pair["theirs"] for pair in pairs] == peers
+    assert [pair["difference"] for pair in pairs] == pytest.approx([70.0, 70.0])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [(0.1, 2.0, "ahead"), (-0.9, 2.0, "level"), (-3.0, 2.0, "undecided"), (-3.0, -0.1, "behind")],
+)
+def test_the_table_says_who_is_ahead_and_who_behind(work, low, high, word) -> None:
+    """5 % of the threshold are 1."""
+    task = agent.summary(work)["tasks"]["CartPole-v1"] | {"margin": 1.0}
+    [pair] = task["pairs"]
+    task["pairs"] = [pair | {"difference": 0.05, "low": low, "high": high}]
+    results = {"agent": {"tasks": {"CartPole-v1": task}, "provenance": defaultdict(str)}}
+    text = page.text(results)
+    assert f"| {word}: +0.1 [{low:+.1f}, {high:+.1f}] |" in text
+
+
+# --- tasks made for the comparison ---
+
+
+def test_platform_is_the_same_for_who_has_no_hybrid_actions() -> None:
+    """A leap of 1.6, halfway from 1.0 to 2.2."""
+    numbers = PlatformOfNumbers(Platform()).action(np.array([-1.0, 0.2, 0.9, 0.5, 0.5, 0.0]))
+    levels = PlatformOfLevels(Platform()).action(np.array([2, 10, 0, 5]))
+    for action in (numbers, levels):
+        assert action["move"] == 2
+        assert action["leap"] == pytest.approx(1.6)
+        assert Platform.action_space.contains(action)
+    # Shares of the reaches of running, 0 to 0.6, and of hopping, 0.3 to 1.2.
+    assert (numbers["run"], numbers["hop"]) == (pytest.approx(0.45), pytest.approx(0.975))
+    assert (levels["run"], levels["hop"]) == (pytest.approx(0.6), pytest.approx(0.3))
+
+
+@pytest.mark.parametrize("task", ["Pendulum-v1", "Platform", "T-maze of length 50", "Maze"])
+def test_every_kind_of_rival_learns_and_plays(task: str, tmp_path, monkeypatch) -> None:
+    """A rollout each, to be found again afterwards."""
+    short = replace(TASKS[task], steps=1)
+    monkeypatch.setitem(agent.TASKS, task, short)
+    for algorithm in short.rivals:
+        job = agent.Job(task, algorithm, GRID[0], 1, tmp_path)
+        assert job.cell() is None
+        agent.execute(job)
+        cell = job.cell()
+        assert cell is not None
+        assert len(cell["returns"]) == EPISODES
+        assert cell["steps"] == short.rollout
 
 
 def test_the_page_is_what_all_results_say() -> None:

@@ -33,8 +33,15 @@ def same(values: Any, default: Any, name: str = "") -> list[str]:
     return [name] if values == default else []
 
 
+def forget_environments() -> None:
+    """Forget those that another test may have registered already."""
+    for own in ("Picture-v0", "Platform-v0"):
+        gymnasium.registry.pop(own, None)
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_valid_and_says_how_to_run_it(path: Path) -> None:
+    forget_environments()
     params.load(path, whole=False)
     assert same(yaml.safe_load(path.read_text()), params.Params().model_dump(mode="json")) == []
     assert f"simic run --params examples/{path.name}" in path.read_text()
@@ -94,12 +101,13 @@ def test_an_example_goes_through_the_whole_chain(
         "name",
         "steps",
         "least",
-    ),  # random actions return 5, 0.14 and -1,200; a lock without memory pays 0
+    ),  # random actions return 5, 0.14, -1,200 and 0.18; a lock without memory pays 0
     [
         ("agent", 20_000, 0.8),
         ("extensions/picture", 12_000, 10),
         ("extensions/hybrid", 20_000, 0.35),
         ("continuous", 26_000, -700),
+        ("tensors", 40_000, 0.7),
     ],
 )
 def test_an_example_of_the_agent_learns(
@@ -110,9 +118,7 @@ def test_an_example_of_the_agent_learns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["example", "--steps", str(steps)])
-    # As an extension of another test it may be registered already.
-    for own in ("Picture-v0", "Platform-v0"):
-        gymnasium.registry.pop(own, None)
+    forget_environments()
     runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
     assert float(capsys.readouterr().out.splitlines()[-1].split()[2]) > least
 

@@ -4,7 +4,7 @@ import csv
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, SupportsIndex, get_args
@@ -23,6 +23,7 @@ from simic.agent.export import ONNX_PROGRAM, PROGRAM, program_files
 from simic.agent.gym_adapter import Make, Vector, refuse_shared, vectorized
 from simic.agent.hub import AGENT_FILE, hub_files
 from simic.agent.imitation import Demonstrations, imitate, refuse_illegal
+from simic.agent.leaf_encoder import EncoderFactory, LeafEncoder, encoded_leaves
 from simic.agent.learner import build_learner
 from simic.agent.metrics import numbers
 from simic.agent.play import play, policy_decides
@@ -31,6 +32,7 @@ from simic.agent.ppo import with_advantages
 from simic.agent.repeatable import repeatable
 from simic.agent.rollout import Position, StepRecord, collect
 from simic.agent.spec import ActionSpec, ObservationSpec
+from simic.agent.tensor_env import on_tensors
 from simic.errors import SimicError
 from simic.memory import refuse_too_much
 from simic.torch_modes import usual_modes
@@ -44,6 +46,7 @@ EPISODES = "running/"  # of the names of what repeats running episodes
 MOST_ENVS = 10_000  # side by side in one process
 BYTES_OF_STEP = 100  # of a rollout at least, beside features
 ExportFormat = Literal["torch", "onnx", "hub"]
+ANSWER_TOLERANCE = {"rel_tol": 1e-3, "abs_tol": 1e-6}  # far above rounding on another machine
 LOG_FILE = "progress.csv"
 LOG_BEGINS = "env_steps,episode_return,"
 LOG_EPISODES = 100  # whose mean return is written
@@ -86,6 +89,8 @@ class Card(params.Tree):
     rollout_steps: params.Count
     policy: params.Policy
     ppo: params.PPOParams
+    # By leaf, what the user's modules make of a fixed input.
+    encoders: Annotated[dict[str, float], Field(default_factory=dict)]
     iteration: Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -101,7 +106,10 @@ class Agent:
         ppo: Its settings; ``settings()`` by default.
         log: A folder, to whose ``progress.csv`` a line per update goes; a new agent starts it anew.
         vector: ``one``: all environments in this process. ``processes``: each in one of its own, for slow ones; the
-            result is the same.
+            result is the same. ``tensors``: the id's own vector environment on tensors, or that of a function of their
+            number (``TensorEnv``).
+        encoders: By the name of a leaf of the observation (``encoded_leaves``), a function that makes a module from its
+            space; that turns ``[N, *shape]``, scaled as usual, into ``[N, units]``.
 
     Raises:
         SimicError: A value is out of range, or the environment cannot be learned from.
@@ -119,6 +127,7 @@ class Agent:
         ppo: params.PPOParams | None = None,
         log: str | Path | None = None,
         vector: Vector = "one",
+        encoders: Mapping[str, EncoderFactory] | None = None,
     ) -> None:
         # Settings, refused before an environment is made.
         rows = whole_number("envs", envs, 1, MOST_ENVS)
@@ -135,10 +144,18 @@ class Agent:
             )
         self.log = None if log is None else durable.user_path(log) / LOG_FILE
         self.vector: Vector = vector
-        self.env = repeatable(env, rows, self.rng_seed, vector)
-        # Raw and normalised features, and what else is noted of a step.
-        step = BYTES_OF_STEP + 8 * self.env.observation_spec.features
+        self.env = (
+            on_tensors(env, self.rng_seed, torch.arange(rows))
+            if vector == "tensors"
+            else repeatable(env, rows, self.rng_seed, vector)
+        )
+        # Raw and normalised features, pixels, and what else is noted of a step.
+        spec = self.env.observation_spec
+        pixels = spec.pixels * np.dtype(spec.pixel_dtype).itemsize
+        step = BYTES_OF_STEP + 8 * spec.features + pixels
         refuse_too_much("a rollout", self.rollout_steps * rows * step, "rollout_steps or envs")
+        # Modules of the user's are made with the policy.
+        self._encoders = encoded_leaves(self.env.layout, encoders or {})
         # The schedules' length is set by each call of train.
         learner = build_learner(
             self.env.action_spec,
@@ -148,6 +165,8 @@ class Agent:
             self.rng_seed,
             rows,
             total_updates=1,
+            device=self.env.env_ids.device,
+            encoders=self._encoders,
         )
         self.policy = learner.policy
         self.ppo = learner.ppo
@@ -209,11 +228,11 @@ class Agent:
         """Go on in mid-episode where that was saved, else begin all episodes."""
         if self._running:
             try:
-                return Position(
-                    self.env.load_state_dict(self._running),
-                    RecurrentState(self._running["h"], self._running["c"]),
-                    self._running["starts"],
+                observation = self.env.load_state_dict(self._running)
+                h, c, starts = (
+                    self._running[name].to(self.env.env_ids.device) for name in ("h", "c", "starts")
                 )
+                return Position(observation, RecurrentState(h, c), starts)
             except SimicError as error:
                 # An environment that does not repeat itself must not end the training.
                 _log.warning("not continued bit for bit: %s; every episode begins anew", error)
@@ -291,8 +310,7 @@ class Agent:
         # Learned once, before the first update.
         seen = demonstrations.observation
         if self.normalizers.observation is not None:
-            numbers = seen.features[..., self.policy.observation_spec.pixels :]
-            self.normalizers.observation.update(numbers, demonstrations.valid)
+            self.normalizers.observation.update(seen.features, demonstrations.valid)
         demonstrations = replace(demonstrations, observation=self.normalizers.see(seen))
         with torch.enable_grad():
             return imitate(self.policy, demonstrations, self.settings, count, self.rng_seed)
@@ -311,7 +329,11 @@ class Agent:
         # As many environments as divide the episodes, so that each plays the same number of them.
         count = whole_number("episodes", episodes, 1)
         rows = math.gcd(count, self.env.num_envs)
-        env = vectorized(self.make, rows, self.rng_seed, self.vector)
+        env = (
+            on_tensors(self.make, self.rng_seed, torch.arange(rows), PLAY_ITERATION)
+            if self.vector == "tensors"
+            else vectorized(self.make, rows, self.rng_seed, self.vector)
+        )
         # Before it could be closed: it may be the one of training.
         refuse_shared(self.env, env)
 
@@ -393,9 +415,18 @@ class Agent:
             rollout_steps=self.rollout_steps,
             policy=self.sizes,
             ppo=self.settings,
+            encoders=self._answers(),
             iteration=self.iteration,
         )
         return card.model_dump(mode="json")
+
+    def _answers(self) -> dict[str, float]:
+        """Ask the user's modules of the actor what they make of a fixed input, by leaf."""
+        actor = self.policy.actor
+        modules = [part for part in (*actor.images, *actor.leaves) if isinstance(part, LeafEncoder)]
+        names = [encoded.leaf.name for encoded in self._encoders]
+        device = self.policy.like.device
+        return {name: module.answer(device) for name, module in zip(names, modules, strict=True)}
 
     def _content(self) -> bytes:
         return save(self.tensors(), {CARD: json.dumps(self._card())})
@@ -456,6 +487,7 @@ class Agent:
         log: str | Path | None = None,
         envs: SupportsIndex | None = None,
         vector: Vector = "one",
+        encoders: Mapping[str, EncoderFactory] | None = None,
     ) -> Self:
         """Load an agent that was saved, to go on exactly from there.
 
@@ -465,6 +497,7 @@ class Agent:
             log: As of a new agent.
             envs: Another number of environments side by side.
             vector: As of a new agent.
+            encoders: Those that the agent was made with.
 
         Raises:
             SimicError: The file is not readable, is not a saved agent, or is one of another environment.
@@ -485,6 +518,11 @@ class Agent:
                 f"{path}: its environment {make!r} is in a module that loading would import;"
                 f" if you trust it: Agent.load(path, {make!r})"
             )
+        if set(encoders or ()) != set(card.encoders):
+            names = ", ".join(card.encoders) or "none"
+            raise SimicError(
+                f"{path}: its agent has encoders for {names}: pass the same: Agent.load(path, encoders=...)"
+            )
         # An untrained agent with these settings, whose tensors are then exchanged.
         agent = cls(
             make,
@@ -495,6 +533,7 @@ class Agent:
             ppo=card.ppo,
             log=log,
             vector=vector,
+            encoders=encoders,
         )
         # Of another number of environments all begin anew.
         running = part_of(tensors, EPISODES)
@@ -512,6 +551,12 @@ class Agent:
         # The weights are among PPO's tensors, beside their moments.
         agent.ppo.load_state_dict(part_of(tensors, "ppo/"))
         agent.normalizers.load_state_dict(part_of(tensors, "normalizers/"))
+        # The same weights may serve another computation.
+        for name, answer in agent._answers().items():
+            if not math.isclose(answer, card.encoders[name], **ANSWER_TOLERANCE):
+                raise SimicError(
+                    f"{path}: encoders[{name!r}] computes something else than the one that was saved"
+                )
         agent.iteration = card.iteration
         return agent
 

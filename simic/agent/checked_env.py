@@ -77,8 +77,7 @@ class CheckedEnv(gymnasium.Wrapper):
         self.layout = Layout(env.observation_space)
         if not self.layout.is_box:
             spec = self.layout.spec
-            width = spec.features + spec.categories
-            self.observation_space = RowSpace(self.layout, width, spec.dtype)
+            self.observation_space = RowSpace(self.layout, spec.width, spec.dtype)
         # Rows of float64 hold indices and numbers alike.
         self.actions = ActionLayout(env.action_space)
         width = sum(leaf.size for leaf in self.actions.leaves)

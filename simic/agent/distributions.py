@@ -75,9 +75,9 @@ def sample(log_probs: Tensor, noise: Tensor) -> Tensor:
     """
     # 38 + 24 bits and the sign fit into int64; scaling the threshold by the sum saves a division. The first piece whose
     # end lies beyond the threshold has width > 0, so a masked choice is never drawn.
-    cumulative = (log_probs.double().exp() * 2.0**38).long().cumsum(dim=-1)
-    threshold = (noise.double() * 2.0**24).long() * cumulative[..., -1]
-    is_beyond = (cumulative << 24) > threshold[..., None]
+    cumulative = log_probs.double().exp().mul_(2.0**38).long().cumsum(dim=-1)
+    threshold = (noise.double() * 2.0**24).long()[..., None] * cumulative[..., -1:]
+    is_beyond = (cumulative << 24) > threshold
     return is_beyond.int().argmax(dim=-1)
 
 
@@ -88,7 +88,7 @@ def entropy(log_probs: Tensor) -> Tensor:
 
 def relevant_only(x: Tensor, relevant: Tensor | None) -> Tensor:
     """Replace ``[...]`` by exactly 0 where a head is irrelevant; None: it always matters."""
-    return x if relevant is None else torch.where(relevant, x, 0)
+    return x if relevant is None else x.masked_fill(~relevant, 0)
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,11 @@ class Choice:
 
     def normalized_entropy(self) -> Tensor:
         """Compute H / ln(#legal) in [0, 1]; exactly 0 with one legal choice, and where the head is irrelevant."""
-        # ln 1 = 0 cannot divide: where there is no choice 2 stands in, and the result is replaced by 0. The bonus then
-        # pays no head for choices that it does not have, and all heads the same for being undecided.
+        # The bonus pays no head for choices that it does not have, and all heads the same for being undecided.
+        size = self.logits.shape[-1]
+        if self.mask is None and size > 1:
+            return relevant_only(entropy(self.log_probs) / math.log(size), self.relevant)
+        # ln 1 = 0 cannot divide: where there is no choice 2 stands in, and the result is replaced by 0.
         options = self.options()
         several = options > 1
         scale = torch.where(several, options, 2).to(self.log_probs.dtype).log()
@@ -201,8 +204,21 @@ def faults(decisions: Sequence[HeadDecision]) -> Tensor:
     return is_fault & torch.stack(rows, dim=-1)
 
 
+def _are_sound(decisions: Sequence[HeadDecision]) -> bool:
+    """Tell in few operations that there is no fault; False where some heads may not matter."""
+    if any(head.mask is not None and head.relevant is not None for head in decisions):
+        return False
+    return all(
+        math.isfinite(head.outputs.sum().item())
+        and (head.mask is None or bool(head.mask.any(dim=-1).all()))
+        for head in decisions
+    )
+
+
 def refuse_faults(spec: ActionSpec, decisions: Sequence[HeadDecision]) -> None:
     """Raise DecisionFault naming the head without a legal choice or without finite outputs; one transfer."""
+    if decisions[0].outputs.device.type == "cpu" and _are_sound(decisions):
+        return
     # All heads together: on a GPU each read waits for the whole queue.
     by_head = faults(decisions).flatten(1, -2).any(dim=1).tolist()
     for head, empty, broken in zip(spec.heads, *by_head, strict=True):

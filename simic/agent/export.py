@@ -67,8 +67,7 @@ class GreedyPolicy(nn.Module):
             self.register_buffer(f"action_{name}", scale.clone())
         # Without a normaliser the same formula leaves features as they are.
         for name, neutral in {"mean": 0.0, "scale": 1.0, "limit": torch.inf}.items():
-            numbers = policy.observation_spec.features - policy.observation_spec.pixels
-            neutral_values = like.new_full((numbers,), neutral)
+            neutral_values = like.new_full((policy.observation_spec.features,), neutral)
             self.register_buffer(name, getattr(normalizer, name, neutral_values).clone())
 
     def forward(
@@ -80,13 +79,14 @@ class GreedyPolicy(nn.Module):
         c: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         # What act does: an exported program has no branch on values.
-        pixels, numbers = features.tensor_split([self.policy.observation_spec.pixels], dim=-1)
+        count = self.policy.observation_spec.pixels
+        pixels, numbers = features.tensor_split([count], dim=-1)
         normalized = ((numbers - self.mean) / self.scale).clamp(-self.limit, self.limit)
-        normalized = torch.cat((pixels.to(normalized.dtype), normalized), dim=-1)
         named_masks = dict(zip(self.masks, masks, strict=True))
-        readings, state = self.policy.step(
-            Observation(normalized.to(h.dtype), categories, named_masks), RecurrentState(h, c)
+        observation = Observation(
+            normalized.to(h.dtype), categories, named_masks, pixels=pixels if count else None
         )
+        readings, state = self.policy.step(observation, RecurrentState(h, c))
         decisions = self.policy.choose(readings.actor.z, named_masks)
         value = self.policy.state_value(readings.value)
         # Rows that cannot be decided; an infinite feature would be clipped, and taken for a large one.
@@ -233,7 +233,9 @@ def _example(
     # -1 is none, the one category that every environment has.
     categories = torch.full((3, columns.categories), -1, device=like.device)
     state = policy.initial_state(3)
-    features = like.new_zeros(3, columns.features, dtype=getattr(torch, columns.dtype))
+    # Pixels go in as numbers, before the others.
+    width = columns.pixels + columns.features
+    features = like.new_zeros(3, width, dtype=getattr(torch, columns.dtype))
     return features, categories, masks, state.h, state.c
 
 

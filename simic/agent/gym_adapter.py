@@ -4,28 +4,29 @@ import inspect
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import iterate
 from torch import Tensor
 
 from simic import rng
 from simic.agent.action_space import ActionLayout, heads_of
 from simic.agent.checked_env import CheckedEnv
-from simic.agent.spaces import layout_of
+from simic.agent.spaces import declared, layout_of
 from simic.agent.spec import ActionSpec, Observation
 from simic.errors import SimicError
+from simic.transfer import CPU, as_array, constant
 
 Make = str | Callable[[], gymnasium.Env]
 Wrap = Callable[[gymnasium.Env, int], CheckedEnv]  # an environment, and its row
 
 ACTION_SPEC = "action_spec"
 LAYOUT = "layout"
-Vector = Literal["one", "processes"]
+Vector = Literal["one", "processes", "tensors"]
 
 
 class CheckedRows(SyncVectorEnv):
@@ -81,13 +82,13 @@ class GymAdapter:
 
     def __init__(
         self,
-        env: SyncVectorEnv | AsyncVectorEnv,
+        env: VectorEnv,
         rng_seed: int,
         env_ids: Tensor | None = None,
         action_spec: ActionSpec | None = None,
     ) -> None:
         # In other modes the step after an end is a reset that takes no action: learned from, it would be noise.
-        self.env = env
+        self.env: Any = env
         self.rng_seed = rng_seed
         self.metadata = dict(env.metadata)
         mode = self.metadata.get("autoreset_mode")
@@ -101,7 +102,8 @@ class GymAdapter:
         self.layout = layout_of(env.single_observation_space)
         self.observation_spec = self.layout.spec
         # The rows of CheckedEnv carry it.
-        self.action_layout: ActionLayout = getattr(env.single_action_space, LAYOUT)
+        space = env.single_action_space
+        self.action_layout: ActionLayout = getattr(space, LAYOUT, None) or ActionLayout(space)
         self.action_spec = heads_of(self.action_layout, action_spec)
         # Heads that are masked, and where that is said; known once something was observed.
         self.masked: tuple[str, ...] | None = None
@@ -129,7 +131,8 @@ class GymAdapter:
         final = self._final(values, truncated & ~terminated, info)
         observation = self._observation(values)
         # One NaN would reach every weight through the advantages.
-        rewards = torch.as_tensor(reward, dtype=torch.float32)
+        with np.errstate(over="ignore"):
+            rewards = torch.from_numpy(reward.astype(np.float32))
         if not np.isfinite(rewards.numpy()).all():
             row = int((~rewards.isfinite()).nonzero()[0])
             raise SimicError(
@@ -140,10 +143,9 @@ class GymAdapter:
         return observation, rewards, is_terminated, is_truncated, AdapterInfo(final)
 
     def _observation(self, values: np.ndarray) -> Observation:
-        features, categories = self._columns(values)
         # By numpy, here and below, which takes a third of torch's time for a few numbers.
-        if not np.isfinite(features.numpy()).all():
-            row = int((~features.isfinite()).any(dim=1).nonzero()[0])
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            row = _infinite_row(values)
             raise SimicError(f"environment {row} observes a number that is not finite")
         # All are alike, so the first one says where its mask is.
         if self.masked is None:
@@ -157,13 +159,23 @@ class GymAdapter:
                 f"{self.mask_source} masks {', '.join(masks)}: before it was {', '.join(self.masked)}"
             )
         self.action_spec.check_masks(masks, self.num_envs)
-        return Observation(features, categories, masks)
+        return self._columns(values, masks)
 
-    def _columns(self, values: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Split rows of observations into features, of the type that holds the space's numbers, and categories."""
+    def _columns(self, values: np.ndarray, masks: dict[str, Tensor]) -> Observation:
+        """Split rows of observations into pixels, features, of the type that holds the space's numbers, and
+        categories.
+        """
         spec = self.observation_spec
-        rows = torch.from_numpy(values.reshape(len(values), -1).astype(spec.dtype))
-        return rows[:, : spec.features], rows[:, spec.features :].long()
+        rows = values.reshape(len(values), -1)
+        pixels = None
+        if spec.pixels:
+            pixels = torch.from_numpy(rows[:, : spec.pixels].astype(spec.pixel_dtype))
+            rows = rows[:, spec.pixels :]
+        numbers = torch.from_numpy(rows.astype(spec.dtype))
+        categories = constant(((),) * len(rows), torch.int64, CPU)
+        if spec.categories:
+            numbers, categories = numbers[:, : spec.features], numbers[:, spec.features :].long()
+        return Observation(numbers, categories, masks, pixels=pixels)
 
     def rows(
         self,
@@ -183,38 +195,41 @@ class GymAdapter:
                 raise SimicError(
                     f"{name} {reprlib.repr(rows)}: must be a list or array with one of each environment"
                 )
-        features, categories = self._columns(np.stack([*map(self._single, observations)]))
-        if not features.isfinite().all():
-            row = int((~features.isfinite()).any(dim=1).nonzero()[0])
+        values = np.stack([*map(self._single, observations)])
+        if not np.isfinite(values).all():
+            observation = observations[_infinite_row(values)]
             raise SimicError(
-                f"observation {reprlib.repr(observations[row])}: every number must be finite"
+                f"observation {reprlib.repr(observation)}: every number must be finite"
             )
         if (masks is None) is not (self.mask_source is None):
             raise SimicError(
                 f"mask {reprlib.repr(masks)}: must be {self.mask_source}, as training had it"
             )
         legal = {} if masks is None else self._masks(list(masks))
-        self.action_spec.check_masks(legal, len(features))
-        return Observation(features, categories, legal)
+        self.action_spec.check_masks(legal, len(values))
+        return self._columns(values, legal)
 
     def _single(self, observation: Any) -> np.ndarray:
         """Make a row of one observation, for which an array of a Box may be of any shape."""
         if not self.layout.is_box:
             return self.layout.row(observation)
-        expected = self.observation_spec.features
+        spec = self.observation_spec
         try:
-            row = np.asarray(observation, dtype=self.observation_spec.dtype).reshape(-1)
-        except (TypeError, ValueError):
+            row = as_array(observation).astype(spec.dtype).reshape(-1)
+        except (TypeError, ValueError, SimicError):
             row = np.empty(0)
-        if len(row) != expected:
+        if len(row) != spec.width:
             raise SimicError(
-                f"observation {reprlib.repr(observation)}: must be {expected} finite numbers"
+                f"observation {reprlib.repr(observation)}: must be {spec.width} finite numbers"
             )
+        # A picture of bytes would lose fractions without a word.
+        if spec.pixel_dtype == "uint8":
+            return declared(row.reshape(self.layout.space.shape), self.layout.space, "observation")
         return row
 
     def to_env(self, action: Tensor) -> Any:
         """Turn the action ``[width]`` of one environment into what it takes."""
-        return self.action_layout.to_env(self.action_spec.to_env(action).numpy())
+        return self.action_layout.to_env(self.action_spec.to_env(action).numpy(force=True))
 
     def _masks(self, answers: Sequence[Any]) -> dict[str, Tensor]:
         """Collect what each environment answered, by head."""
@@ -228,7 +243,7 @@ class GymAdapter:
     def _stacked(self, masks: Sequence[Any]) -> Tensor:
         """Stack masks as bool; SimicError for anything but True, False, 1, 0, which may have meant the opposite."""
         try:
-            stacked = np.stack([np.asarray(mask) for mask in masks])
+            stacked = np.stack([as_array(mask) for mask in masks])
         except ValueError:
             raise SimicError(f"{self.mask_source} returns masks of different shapes") from None
         if stacked.dtype != np.bool_:
@@ -250,13 +265,13 @@ class GymAdapter:
         values = observation.copy()
         for row in rows.nonzero()[0]:
             values[row] = info["final_obs"][row]
-        return Observation(*self._columns(values), {})
+        return self._columns(values, {})
 
     def __str__(self) -> str:
         heads = ", ".join(map(str, self.action_spec.heads))
         masks = f"masked by {self.mask_source}" if self.mask_source else "nothing masked"
         spec = self.observation_spec
-        seen = [f"{spec.features - spec.pixels} observed numbers"] * (spec.features > spec.pixels)
+        seen = [f"{spec.features} observed numbers"] * (spec.features > 0)
         seen += [f"image {list(image.shape)}, channels {image.channels}" for image in spec.images]
         seen += [f"{spec.categories} categories"] * (spec.categories > 0)
         return f"{', '.join(seen)}; action heads {heads}; {masks}"
@@ -301,13 +316,20 @@ def _maker(make: Make, wrap: Wrap, row: int) -> Callable[[], CheckedEnv]:
     return checked
 
 
+def _infinite_row(values: np.ndarray) -> int:
+    """Find the first row with a number that is not finite."""
+    return int((~np.isfinite(values)).reshape(len(values), -1).any(axis=1).argmax())
+
+
 def refuse_shared(*adapters: GymAdapter) -> None:
     """Refuse rows that are one environment: each would act on the state that another row made.
 
     Args:
         adapters: Whose rows must all differ; those in processes of their own do.
     """
-    rows = [row.unwrapped for adapter in adapters for row in getattr(adapter.env, "envs", ())]
+    rows = [
+        row.unwrapped for adapter in adapters for row in getattr(adapter.env, "envs", [adapter.env])
+    ]
     if len(set(map(id, rows))) < len(rows):
         raise SimicError(
             "what makes environments gives out the same one again: must make a new one at each call"
@@ -360,7 +382,7 @@ def vectorized(
         SimicError: It cannot be made, or not be learned from.
     """
     if vector not in VECTORS:
-        raise SimicError(f"vector = {vector!r}: must be one of {', '.join(VECTORS)}")
+        raise SimicError(f"vector = {vector!r}: must be one of {', '.join(get_args(Vector))}")
     try:
         makers = [_maker(make, wrap, row) for row in range(envs)]
         rows = VECTORS[vector](makers, autoreset_mode=AutoresetMode.SAME_STEP)

@@ -49,6 +49,7 @@ def hub_files(
         result = f"Mean return of {len(returns)} greedy episodes: {score} (standard deviation)."
     # An environment without an id is the reader's to make.
     make = "" if config["env"] is not None else ", make_env"
+    make += ", encoders=encoders" * bool(config["encoders"])
     # Between two lines of dashes; a text from outside is quoted there, and escaped below.
     front = io.StringIO()
     YAML().dump(metadata, front)

@@ -20,6 +20,7 @@ class ImageEncoder(nn.Module):
     def __init__(self, image: Image, units: int) -> None:
         super().__init__()
         self.image = image
+        self.units = units
         channels, *sides = image.shape
         if image.channels == "last":
             *sides, channels = image.shape
@@ -44,7 +45,7 @@ class ImageEncoder(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """Encode pixels as observed, ``[..., pixels]``."""
         # Steps and environments become one batch, as convolutions want it.
-        maps = pixels.reshape(-1, *self.image.shape) / self.image.highest
+        maps = pixels.reshape(-1, *self.image.shape).to(self.last.weight.dtype) / self.image.highest
         if self.image.channels == "last":
             maps = maps.movedim(-1, 1)
         for layer in self.layers:

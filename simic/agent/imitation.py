@@ -63,7 +63,9 @@ class Demonstrations:
             parts = [torch.cat([step[name] for step in column]) for column in columns]
             tensors[name] = pad_sequence(parts)
         masks = part_of(tensors, MASK)
-        observation = Observation(tensors["features"], tensors["categories"], masks)
+        observation = Observation(
+            tensors["features"], tensors["categories"], masks, pixels=tensors.get("pixels")
+        )
         return cls(observation, tensors["actions"], tensors["valid"])
 
     def single_steps(self) -> "Demonstrations":
@@ -75,14 +77,8 @@ class Demonstrations:
         return self._map(lambda x: x[:, episodes])
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> "Demonstrations":
-        seen = self.observation
-        observation = Observation(
-            function(seen.features),
-            function(seen.categories),
-            {name: function(mask) for name, mask in seen.masks.items()},
-        )
         return Demonstrations(
-            observation,
+            self.observation.map(function),
             function(self.actions),
             function(self.valid),
         )
@@ -120,6 +116,7 @@ def _steps(env: GymAdapter, number: int, episode: RecordedEpisode) -> Iterator[d
             "categories": row.categories,
             "actions": columns[None],
             "valid": torch.ones(1, dtype=torch.bool),
+            **({} if row.pixels is None else {"pixels": row.pixels}),
             **{f"{MASK}{name}": tensor for name, tensor in row.masks.items()},
         }
 

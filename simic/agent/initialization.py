@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -39,21 +40,29 @@ def orthogonal(shape: tuple[int, int], gain: float, stream: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> None:
+def initialize(module: nn.Module, gains: Mapping[str, float | None], rng_seed: int) -> None:
     """Set all weights of a module.
 
     Args:
         module: Its matrices and convolutions become orthogonal, its vectors 0, the scales of its LayerNorms 1, and its
             recurrent layers uniform in ±1/√H.
-        gains: Gain by prefix of a parameter's name, the longest of which counts; 0 makes a matrix 0.
+        gains: Gain by prefix of a parameter's name, the longest of which counts; 0 makes a matrix 0, None changes
+            nothing.
         rng_seed: Weights are a hash of it and of their names.
     """
+
+    def gain_of(name: str) -> float | None:
+        return gains[max((prefix for prefix in gains if name.startswith(prefix)), key=len)]
+
     # Weights and biases of recurrent layers have a bound in place of a gain.
     bounds = {}
     for layer in module.modules():
         if isinstance(layer, nn.RNNBase):
             bounds |= dict.fromkeys(layer.parameters(), layer.hidden_size**-0.5)
     for name, parameter in module.named_parameters():
+        gain = gain_of(name)
+        if gain is None:
+            continue
         stream = rng.key(
             rng_seed, rng.Purpose.POLICY_INIT, zlib.crc32(STREAM_NAMES.get(name, name).encode())
         )
@@ -63,7 +72,6 @@ def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> Non
                 bounds[parameter] * (2 * rng.uniform(stream, tuple(parameter.shape)) - 1)
             )
             continue
-        gain = gains[max((prefix for prefix in gains if name.startswith(prefix)), key=len)]
         if parameter.ndim > 1 and gain:
             # A convolution is a matrix of its outputs and of all that a window holds.
             rows, columns = parameter.flatten(1).shape
@@ -71,8 +79,8 @@ def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> Non
         else:
             parameter.zero_()
     # Their scales are vectors and were zeroed with all others.
-    for layer in module.modules():
-        if isinstance(layer, nn.LayerNorm):
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.LayerNorm) and gain_of(name) is not None:
             layer.weight.fill_(1.0)
-        elif isinstance(layer, nn.GRUCell):
+        elif isinstance(layer, nn.GRUCell) and gain_of(name) is not None:
             layer.bias_ih.chunk(3)[1].fill_(CLOSED_GATE)

@@ -1,11 +1,13 @@
 """Assemble what learns: a policy, its optimizer and its scales."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from simic import params
+from simic.agent.leaf_encoder import EncodedLeaf
 from simic.agent.normalization import (
     REWARD_CLIP,
     Normalizers,
@@ -40,6 +42,7 @@ def build_learner(
     reward_clip: float | None = REWARD_CLIP,
     reduce: Reduce = alone,
     all_env_ids: Tensor | None = None,
+    encoders: Sequence[EncodedLeaf] = (),
 ) -> Learner:
     """Assemble an untrained learner.
 
@@ -55,9 +58,10 @@ def build_learner(
         reward_clip: Largest scaled reward; None leaves rewards unclipped.
         reduce: Sum or maximum over all processes that learn together.
         all_env_ids: ``[all environments]`` of all processes, where there are several.
+        encoders: Leaves of the observation for which the user has modules.
     """
     # Moved after the draw: first weights are computed on the CPU, so they are equal on every device.
-    policy = ActorCritic(action_spec, observation_spec, sizes, rng_seed).to(device)
+    policy = ActorCritic(action_spec, observation_spec, sizes, rng_seed, encoders).to(device)
     normalizers = Normalizers(
         ObservationNormalizer(observation_spec, device)
         if settings.normalize_observations

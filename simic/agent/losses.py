@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,19 +83,22 @@ def head_usage(
 # Losses.
 
 
-def surrogate(log_ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
+def surrogate(log_ratio: Tensor, advantages: Tensor, clip_range: float) -> tuple[Tensor, Tensor]:
     """Compute min(r A, clip(r, 1 ± ε) A), element by element (Schulman et al. 2017, equation 7).
 
     Args:
         log_ratio: ln r, of any shape.
         advantages: A, a shape that broadcasts with it.
         clip_range: ε.
+
+    Returns:
+        The objective, and its derivative by ln r as a multiple of A.
     """
     # The minimum is pessimistic: a ratio beyond the range earns nothing more, but one that did harm is still undone.
     ratio = log_ratio.exp()
-    return torch.minimum(
-        ratio * advantages, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantages
-    )
+    free = ratio * advantages
+    clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantages
+    return torch.minimum(free, clipped), ratio.masked_fill(free > clipped, 0.0)
 
 
 def joint_log_ratio(log_ratio: Tensor) -> Tensor:
@@ -107,7 +111,7 @@ def policy_objective(
     relevant: Tensor,
     advantages: Tensor,
     settings: params.PPOParams,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Compute what PPO maximises, row by row.
 
     Args:
@@ -118,14 +122,20 @@ def policy_objective(
             head, summed, so that at ratio 1 both have the same gradient.
 
     Returns:
-        The objective ``[T, N]``.
+        The objective ``[T, N]``, and its derivative by the log-ratio of each head ``[T, N, heads]`` as a multiple of
+        the advantage.
     """
     # Joint is the ratio of the paper, that of a whole action. By head, one large ratio leaves the gradients of the
     # other heads alone.
     if settings.ratio == "joint":
-        return surrogate(joint_log_ratio(log_ratio), advantages, settings.clip_range)
-    by_head = surrogate(log_ratio, advantages[..., None], settings.clip_range)
-    return torch.where(relevant, by_head, 0.0).sum(dim=-1)
+        total = log_ratio.sum(dim=-1)
+        is_beyond = total.abs() > JOINT_LOG_RATIO_LIMIT
+        objective, slope = surrogate(joint_log_ratio(log_ratio), advantages, settings.clip_range)
+        slope = slope.masked_fill(is_beyond, 0.0)[..., None].expand_as(relevant)
+    else:
+        objective, slope = surrogate(log_ratio, advantages[..., None], settings.clip_range)
+        objective = objective.masked_fill(~relevant, 0.0).sum(dim=-1)
+    return objective, slope.masked_fill(~relevant, 0.0)
 
 
 def k3(log_ratio: Tensor) -> Tensor:
@@ -133,13 +143,33 @@ def k3(log_ratio: Tensor) -> Tensor:
     return torch.expm1(log_ratio) - log_ratio
 
 
+class OutputGradients(NamedTuple):
+    """The gradient of a minibatch's loss by what the network said of its rows: the fields of ``Rescoring``."""
+
+    log_probs: Tensor  # [T, N, heads]
+    values: Tensor  # [T, N]
+    entropy: Tensor  # [T, N, heads]
+
+    def through(self, rescoring: Rescoring, parameters: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Compute the gradient by parameters; one that the loss does not reach has 0."""
+        outputs = (rescoring.log_probs, rescoring.values, rescoring.entropy)
+        # The log-probability of a head without a choice is a constant.
+        moved = [k for k, output in enumerate(outputs) if output.requires_grad]
+        return torch.autograd.grad(
+            [outputs[k] for k in moved],
+            parameters,
+            [self[k] for k in moved],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+
+
 @dataclass(frozen=True)
 class Losses:
-    """The loss of a minibatch and what is reported of it, all still on the device: ``sums``, which are added over
-    processes (name → number or ``[heads]``), and ``peaks``, of which the largest counts.
+    """What is reported of the loss of a minibatch, still on the device: ``sums``, which are added over processes (name
+    → number or ``[heads]``), and ``peaks``, of which the largest counts.
     """
 
-    loss: Tensor
     sums: dict[str, Tensor]
     peaks: dict[str, Tensor]
 
@@ -147,35 +177,36 @@ class Losses:
     def of_pieces(cls, pieces: "Sequence[Losses]") -> "Losses":
         """Join those of the pieces of a minibatch."""
         first, *others = pieces
-        sums, peaks, loss = dict(first.sums), dict(first.peaks), first.loss
+        sums, peaks = dict(first.sums), dict(first.peaks)
         for other in others:
-            loss = loss + other.loss
             sums = {name: value + other.sums[name] for name, value in sums.items()}
             peaks = {name: torch.maximum(value, other.peaks[name]) for name, value in peaks.items()}
-        return cls(loss, sums, peaks)
+        return cls(sums, peaks)
 
     def reduced(self, reduce: Reduce) -> "Losses":
-        """Combine those of all processes, in one exchange for the sums and one for the peaks; the loss stays."""
+        """Combine those of all processes, in one exchange for the sums and one for the peaks."""
         # One process has nothing to add, and packing would only copy.
         if reduce is alone:
             return self
         sums = as_one(list(self.sums.values()), lambda flat: reduce(flat, "sum"))
         peaks = as_one(list(self.peaks.values()), lambda flat: reduce(flat, "max"))
         return Losses(
-            self.loss,
             dict(zip(self.sums, sums, strict=True)),
             dict(zip(self.peaks, peaks, strict=True)),
         )
 
 
+@torch.no_grad()
 def losses(
     rescoring: Rescoring,
     batch: Rollout,
     usage: HeadUsage,
     settings: params.PPOParams,
     entropy_coef: float | Tensor,
-) -> Losses:
-    """Compute loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k.
+) -> tuple[Losses, OutputGradients]:
+    """Compute loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k, and its gradient.
+
+    The gradient is written out: autograd would take as many operations again, each as long as the row is short.
 
     Args:
         rescoring: The minibatch under the present weights.
@@ -188,47 +219,44 @@ def losses(
     assert batch.returns is not None
     # Heads that do not matter have log-ratio 0; the others are limited before they are exponentiated, as one infinite
     # ratio would make the gradient of the whole minibatch NaN.
-    difference = torch.where(usage.relevant, rescoring.log_probs - batch.log_probs, 0.0)
+    difference = (rescoring.log_probs - batch.log_probs).masked_fill(~usage.relevant, 0.0)
     log_ratio = difference.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)
-    scale = usage.minibatches / usage.rows.clamp(min=1)
-
-    def over_rows(x: Tensor) -> Tensor:
-        return scale * torch.where(batch.valid, x, 0.0).sum()
+    objective, slope = policy_objective(log_ratio, usage.relevant, batch.advantages, settings)
 
     # The value loss is not clipped: that made no difference or did harm (Andrychowicz et al. 2021, arXiv 2006.05990).
-    policy_loss = -over_rows(
-        policy_objective(log_ratio, usage.relevant, batch.advantages, settings)
+    is_over = ~batch.valid
+    errors = (rescoring.values - batch.returns).masked_fill(is_over, 0.0)
+
+    # Gradients. The mean entropy is estimated over the rollout's rows with a choice; above 1 where this minibatch has
+    # more than its share.
+    scale = usage.minibatches / usage.rows.clamp(min=1)
+    weights = (-scale * batch.advantages).masked_fill(is_over, 0.0)
+    choice_rows = usage.choice_rows.clamp(min=1)
+    of_entropy = (torch.zeros_like(choice_rows) - entropy_coef) / choice_rows * usage.minibatches
+    gradients = OutputGradients(
+        log_probs=(weights[..., None] * slope).masked_fill(difference != log_ratio, 0.0),
+        entropy=of_entropy.expand_as(usage.choice).masked_fill(~usage.choice, 0.0),
+        values=settings.value_coef * scale * errors,
     )
-    value_loss = over_rows(0.5 * (rescoring.values - batch.returns).square())
-    # Estimates the mean over the rollout's rows with a choice; above 1 where this minibatch has more than its share.
-    entropy_sums = torch.where(usage.choice, rescoring.entropy, 0.0).sum(dim=(0, 1))
-    entropy = entropy_sums * usage.minibatches / usage.choice_rows.clamp(min=1)
-    bonus = (
-        (entropy_coef * entropy).sum()
-        if isinstance(entropy_coef, Tensor)
-        else entropy_coef * entropy.sum()
-    )
-    loss = policy_loss + settings.value_coef * value_loss - bonus
 
-    # What is reported: sums and counts over rows, and largest values.
-    with torch.no_grad():
-        # The joint ratio under either setting, so that runs of both can be compared.
-        ratio = joint_log_ratio(log_ratio).exp()
-        is_clipped = (ratio - 1.0).abs() > settings.clip_range
-        sums = {
-            "policy_loss": policy_loss.detach(),
-            "value_loss": value_loss.detach(),
-            "entropy": entropy_sums.detach(),
-            "rows": batch.valid.sum().to(ratio.dtype),
-            "choice": usage.choice.sum(dim=(0, 1)).to(ratio.dtype),
-            "kl": k3(log_ratio).sum(dim=(0, 1)),  # by head; 0 where irrelevant, as the log-ratio is
-            "ratio": torch.where(batch.valid, ratio, 0.0).sum(),
-            "clipped": (is_clipped & batch.valid).sum().to(ratio.dtype),
-        }
-    return Losses(loss, sums, _peaks(difference.detach(), batch.valid))
+    # What is reported: sums and counts over rows, and largest values; the joint ratio under either setting, so that
+    # runs of both can be compared.
+    ratio = joint_log_ratio(log_ratio).exp()
+    is_clipped = (ratio - 1.0).abs() > settings.clip_range
+    sums = {
+        "policy_loss": -scale * objective.masked_fill(is_over, 0.0).sum(),
+        "value_loss": scale * 0.5 * errors.square().sum(),
+        "entropy": rescoring.entropy.masked_fill(~usage.choice, 0.0).sum(dim=(0, 1)),
+        "rows": batch.valid.sum().to(ratio.dtype),
+        "choice": usage.choice.sum(dim=(0, 1)).to(ratio.dtype),
+        "kl": k3(log_ratio).sum(dim=(0, 1)),  # by head; 0 where irrelevant, as the log-ratio is
+        "ratio": ratio.masked_fill(is_over, 0.0).sum(),
+        "clipped": (is_clipped & batch.valid).sum().to(ratio.dtype),
+    }
+    return Losses(sums, _peaks(difference, is_over)), gradients
 
 
-def _peaks(difference: Tensor, valid: Tensor) -> dict[str, Tensor]:
+def _peaks(difference: Tensor, is_over: Tensor) -> dict[str, Tensor]:
     """Find the extreme ratios of heads and of whole actions before they are limited, from log-ratios by head."""
     unlimited = difference.sum(dim=-1)
     return {
@@ -236,7 +264,7 @@ def _peaks(difference: Tensor, valid: Tensor) -> dict[str, Tensor]:
         "deviation": torch.maximum(
             largest(difference.expm1().abs()), largest(unlimited.expm1().abs())
         ),
-        "ratio_max": largest(torch.where(valid, unlimited, -torch.inf).exp()),
+        "ratio_max": largest(unlimited.masked_fill(is_over, -torch.inf).exp()),
         # Negative, since processes exchange maxima alone.
-        "minus_ratio_min": largest(-torch.where(valid, unlimited, torch.inf).exp()),
+        "minus_ratio_min": largest(-unlimited.masked_fill(is_over, torch.inf).exp()),
     }

@@ -4,7 +4,7 @@ Moments are merged by Chan, Golub and LeVeque 1979 ("Updating formulae and a pai
 variances"), which is exact for any split of the data.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -70,14 +70,11 @@ class Moments:
 
 
 class ObservationNormalizer:
-    """clip((x − μ) / √(σ² + ε), ±10) by column, over all rows ever seen; pixels and columns the spec calls raw pass
-    unchanged.
-    """
+    """clip((x − μ) / √(σ² + ε), ±10) by column, over all rows ever seen; columns the spec calls raw pass unchanged."""
 
     def __init__(self, spec: ObservationSpec, device: torch.device | str = "cpu") -> None:
-        self.pixels = spec.pixels
         raw = spec.raw or (False,) * spec.features
-        self.raw = torch.tensor(raw[self.pixels :], dtype=torch.bool, device=device)
+        self.raw = torch.tensor(raw, dtype=torch.bool, device=device)
         self.dtype: torch.dtype = getattr(torch, spec.dtype)
         self._freeze(Moments.empty(len(self.raw), device))
 
@@ -95,17 +92,13 @@ class ObservationNormalizer:
     def normalize(self, features: Tensor) -> Tensor:
         """Scale features to float32 ``[..., D]``; a value that is not finite stays so, and stops the policy."""
         # Centred in the type of the raw features: an offset like 1.7e9 leaves float32 no digits.
-        numbers = features[..., self.pixels :]
-        scaled = ((numbers - self.mean) / self.scale).clamp(self.floor, self.limit).float()
-        return (
-            torch.cat((features[..., : self.pixels].float(), scaled), -1) if self.pixels else scaled
-        )
+        return ((features - self.mean) / self.scale).clamp(self.floor, self.limit).float()
 
     def update(self, features: Tensor, valid: Tensor, reduce: Reduce = alone) -> None:
         """Take in the rows of a rollout.
 
         Args:
-            features: Raw, ``[..., D]``, without the pixels; rows that are not finite are skipped.
+            features: Raw, ``[..., D]``; rows that are not finite are skipped.
             valid: Bool ``[...]``; other rows are skipped.
             reduce: Combines a tensor of all processes.
         """
@@ -194,10 +187,7 @@ class Normalizers:
         """Scale an observation to what the policy sees."""
         if self.observation is None:
             return observation
-        features = self.observation.normalize(observation.features)
-        return Observation(
-            features, observation.categories, observation.masks, observation.privileged
-        )
+        return replace(observation, features=self.observation.normalize(observation.features))
 
     def update(
         self,
@@ -210,7 +200,7 @@ class Normalizers:
         """Take in a finished rollout: the one place where the scales move.
 
         Args:
-            features: Raw, ``[T, E, D]``, without the pixels.
+            features: Raw, ``[T, E, D]``.
             rewards: As paid, ``[T, E]``.
             starts: First steps of episodes, bool ``[T, E]``.
             valid: Bool ``[T, E]``; other rows are skipped.

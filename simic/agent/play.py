@@ -130,7 +130,12 @@ def policy_decides(
         observation = normalizers.see(observation)
         # 0 is the mean of a normalised feature. Masks stay, or what it chooses might be illegal.
         if blind:
-            observation = replace(observation, features=torch.zeros_like(observation.features))
+            pixels = observation.pixels
+            observation = replace(
+                observation,
+                features=torch.zeros_like(observation.features),
+                pixels=None if pixels is None else torch.zeros_like(pixels),
+            )
         step_noise = None if noise is None else noise(step)
         decision = policy.act(observation, state.zeroed(starts), step_noise)
         state = decision.state

@@ -13,7 +13,6 @@ arXiv 1506.03134).
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple, Self
 
 import torch
@@ -32,7 +31,8 @@ from simic.agent.initialization import (
     VALUE_GAIN,
     initialize,
 )
-from simic.agent.spec import ActionSpec, Observation, ObservationSpec
+from simic.agent.leaf_encoder import EncodedLeaf, LeafEncoder, Place, make_encoders
+from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 from simic.errors import SimicError
 
 PRIVILEGED_UNITS = 16
@@ -43,6 +43,8 @@ def linear_of_parts(layer: nn.Linear, parts: Sequence[Tensor]) -> Tensor:
 
     Put together, they would be copied; and a part that is constant would get a gradient where another one needs it.
     """
+    if len(parts) == 1:
+        return functional.linear(parts[0], layer.weight, layer.bias)
     first, *weights = layer.weight.split([part.shape[-1] for part in parts], dim=1)
     product = torch.addmm(layer.bias, parts[0].flatten(0, -2), first.t())
     for part, weight in zip(parts[1:], weights, strict=True):
@@ -74,23 +76,36 @@ def _embedding(choices: int, units: int) -> nn.Embedding:
 class Trunk(nn.Module):
     """A linear encoder with a tanh, over the features and an embedding of each category, and a core.
 
-    The last ``passed`` features are read as they are, too.
+    Pictures have an encoder of their own; ``encoders`` are the user's, for them and for other leaves. The last
+    ``passed`` features are read as they are, too.
     """
 
-    def __init__(self, spec: ObservationSpec, sizes: params.Policy, passed: int = 0) -> None:
+    def __init__(
+        self,
+        spec: ObservationSpec,
+        sizes: params.Policy,
+        encoders: Mapping[Place, LeafEncoder],
+        passed: int = 0,
+    ) -> None:
         super().__init__()
         if spec.categories:
             self.category = _embedding(spec.cardinality + 1, sizes.embedding_units)
-        # Pixels come first among the features; each picture has an encoder of its own.
         self.pixels = [image.pixels for image in spec.images]
-        self.images = nn.ModuleList(
-            ImageEncoder(image, sizes.encoder_units) for image in spec.images
-        )
+        images = [
+            encoders.get(number) or ImageEncoder(image, sizes.encoder_units)
+            for number, image in enumerate(spec.images)
+        ]
+        # Leaves that are encoded apart lie between features that are not.
+        columns = [place for place in encoders if isinstance(place, tuple)]
+        leaves = [encoders[place] for place in columns]
+        self.cuts = [edge for place in columns for edge in place]
+        self.images = nn.ModuleList(images)
+        self.leaves = nn.ModuleList(leaves)
         self.encoder = nn.Linear(
             spec.features
-            - spec.pixels
+            - sum(end - begin for begin, end in columns)
             + spec.categories * sizes.embedding_units
-            + len(spec.images) * sizes.encoder_units,
+            + sum(part.units for part in (*images, *leaves)),
             sizes.encoder_units,
         )
         self.core = Core(
@@ -128,12 +143,16 @@ class Trunk(nn.Module):
 
     def _encode(self, observation: Observation) -> Tensor:
         features = observation.features.to(self.encoder.weight.dtype)
-        *pictures, numbers = features.tensor_split(list(accumulate(self.pixels)), dim=-1)
-        parts = [numbers]
+        # Every second piece is a leaf.
+        pieces = features.tensor_split(self.cuts, dim=-1) if self.cuts else (features,)
+        parts = list(pieces[::2])
         if observation.categories.shape[-1]:
             # Row 0 of the embedding is -1, none.
             parts.append(self.category(observation.categories + 1).flatten(-2))
-        parts += [encode(pixels) for encode, pixels in zip(self.images, pictures, strict=True)]
+        if observation.pixels is not None:
+            pictures = observation.pixels.split(self.pixels, dim=-1)
+            parts += [encode(pixels) for encode, pixels in zip(self.images, pictures, strict=True)]
+        parts += [encode(leaf) for encode, leaf in zip(self.leaves, pieces[1::2], strict=True)]
         return linear_of_parts(self.encoder, parts).tanh()
 
     def _latent(self, encoded: Tensor, hidden: Tensor, observation: Observation) -> Latent:
@@ -155,9 +174,13 @@ class Decision:
 
     actions: Tensor
     log_probs: Tensor  # [E, heads], exactly 0 where irrelevant
-    joint: Tensor  # [E]
     value: Tensor  # [E]
     state: RecurrentState
+
+    @property
+    def joint(self) -> Tensor:
+        """The log-probability of the whole action, ``[E]``."""
+        return self.log_probs.sum(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -178,20 +201,17 @@ class Readings(NamedTuple):
 
 
 class HeadNetwork(nn.Module):
-    """Linear → tanh → Linear; with ``described`` choices another last layer, the query; with ``continuous`` outputs
-    their ln σ.
-    """
+    """Linear → tanh → Linear; with ``described`` choices another last layer, the query; of a continuous head ln σ."""
 
-    def __init__(
-        self, inputs: int, units: int, outputs: int, described: int = 0, continuous: bool = False
-    ) -> None:
+    def __init__(self, inputs: int, units: int, head: Head) -> None:
         super().__init__()
         self.hidden = nn.Linear(inputs, units)
-        self.out = nn.Linear(units, outputs)
-        if continuous:
-            self.log_sigma = nn.Parameter(torch.zeros(outputs))
-        if described:
-            self.query = nn.Linear(units, described)
+        self.out = nn.Linear(units, head.size)
+        if head.continuous:
+            self.log_sigma = nn.Parameter(torch.zeros(head.size))
+            self.register_buffer("bounded", torch.tensor(head.bounded), persistent=False)
+        if head.described:
+            self.query = nn.Linear(units, head.described)
 
     def forward(self, *parts: Tensor) -> Tensor:
         return self.out(linear_of_parts(self.hidden, parts).tanh())
@@ -205,6 +225,7 @@ class ActorCritic(nn.Module):
         observation_spec: Widths of observations.
         sizes: Kind and width of the layers.
         rng_seed: Weights are a hash of it; torch's global generator is left as it was. None: weights come from a file.
+        encoders: Leaves for which the user has modules; they keep the weights they come with.
 
     Raises:
         SimicError: More features describe choices than there are.
@@ -218,13 +239,14 @@ class ActorCritic(nn.Module):
         observation_spec: ObservationSpec,
         sizes: params.Policy,
         rng_seed: int | None = 0,
+        encoders: Sequence[EncodedLeaf] = (),
     ) -> None:
         super().__init__()
         self.action_spec = action_spec
         self.observation_spec = observation_spec
-        # torch's constructors draw weights, which the next line replaces.
+        # torch's constructors draw weights, which are replaced below.
         with torch.random.fork_rng(devices=[]):
-            self._build(sizes)
+            self._build(sizes, encoders, rng_seed)
         # Whatever torch's default type is in the caller's program.
         self.float()
         self.register_buffer("relevance", action_spec.relevance_table(), persistent=False)
@@ -254,7 +276,9 @@ class ActorCritic(nn.Module):
         with torch.device("meta"):
             return cls(action_spec, observation_spec, sizes, None)
 
-    def _build(self, sizes: params.Policy) -> None:
+    def _build(
+        self, sizes: params.Policy, encoders: Sequence[EncodedLeaf], rng_seed: int | None
+    ) -> None:
         # Descriptions of choices are the last features: they pass the trunk by, and a head's query meets them as they
         # are.
         spec = self.observation_spec
@@ -264,13 +288,13 @@ class ActorCritic(nn.Module):
             raise SimicError(
                 f"choices are described by {passed} features: there are {spec.features}"
             )
-        self.actor = Trunk(spec, sizes, passed)
-        self.critic = Trunk(spec, sizes) if sizes.critic == "own" else None
+        self.actor = Trunk(spec, sizes, make_encoders(encoders, "actor", rng_seed), passed)
+        self.critic = None
+        if sizes.critic == "own":
+            self.critic = Trunk(spec, sizes, make_encoders(encoders, "critic", rng_seed))
         width = self.actor.width
-        self.heads = nn.ModuleList(
-            HeadNetwork(width, sizes.head_units, head.size, head.described, head.continuous)
-            for head in heads
-        )
+        self.heads = nn.ModuleList(HeadNetwork(width, sizes.head_units, head) for head in heads)
+        self.are_squashed = sizes.box == "squashed"
         # e_op and e_slot, zero at first: an untrained head does not depend on earlier choices. The last head has no
         # embedding: no head after it would read it.
         self.choice_embeddings = nn.ParameterList(
@@ -279,17 +303,17 @@ class ActorCritic(nn.Module):
         # The value reads a trunk of its own, or the actor's and the features.
         if spec.privileged:
             self.privileged = _embedding(spec.privileged_cardinality + 1, PRIVILEGED_UNITS)
-        value_width = (
-            width + spec.features - spec.pixels if self.critic is None else self.critic.width
-        )
-        self.value_head = HeadNetwork(
-            value_width + spec.privileged * PRIVILEGED_UNITS, sizes.head_units, 1
-        )
+        value_width = width + spec.features if self.critic is None else self.critic.width
+        value_width += spec.privileged * PRIVILEGED_UNITS
+        self.value_head = HeadNetwork(value_width, sizes.head_units, Head("value", 1))
 
-    def _gains(self) -> dict[str, float]:
-        """Map prefixes of parameters' names to the gains with which weights are initialised."""
+    def _gains(self) -> dict[str, float | None]:
+        """Map prefixes of parameters' names to the gains with which weights are initialised; None: not at all."""
         # The longest prefix counts, so a head's last layer may differ from its first.
-        gains = {"heads": HIDDEN_GAIN, "choice_embeddings": 0.0, "privileged": 1.0}
+        gains: dict[str, float | None] = {
+            f"{name}.": None for name, part in self.named_modules() if isinstance(part, LeafEncoder)
+        }
+        gains |= {"heads": HIDDEN_GAIN, "choice_embeddings": 0.0, "privileged": 1.0}
         for trunk in ("actor", "critic"):
             gains |= {
                 f"{trunk}.category": 1.0,
@@ -311,7 +335,7 @@ class ActorCritic(nn.Module):
         """
         # Embeddings of choices count to the core: they are added to what is read from it.
         prefixes = {
-            "encoder": ("actor.category", "actor.images", "actor.encoder"),
+            "encoder": ("actor.category", "actor.images", "actor.leaves", "actor.encoder"),
             "core": ("actor.core", "choice_embeddings"),
             "value": ("critic", "value_head", "privileged"),
         }
@@ -340,8 +364,10 @@ class ActorCritic(nn.Module):
 
     def _memories(self, state: RecurrentState) -> Iterable[tuple[Trunk, RecurrentState]]:
         """Give each trunk its part of the memory."""
+        # Without memory all states are alike, of width 0.
         trunks = self._trunks()
-        return zip(trunks, state.split(len(trunks)), strict=True)
+        states = state.split(len(trunks)) if self.has_memory else [state] * len(trunks)
+        return zip(trunks, states, strict=True)
 
     def initial_state(self, envs: int) -> RecurrentState:
         """Make empty memories of all trunks."""
@@ -385,7 +411,7 @@ class ActorCritic(nn.Module):
         refuse_faults(self.action_spec, decisions)
         log_probs = torch.stack([head.log_prob() for head in decisions], dim=-1)
         actions = torch.cat([head.columns for head in decisions], dim=-1)
-        return Decision(actions, log_probs, log_probs.sum(dim=-1), value, state)
+        return Decision(actions, log_probs, value, state)
 
     @torch.no_grad()
     def value(self, observation: Observation, state: RecurrentState) -> Tensor:
@@ -501,6 +527,8 @@ class ActorCritic(nn.Module):
         """Take in one more observation ``[E, ·]``; return the inputs of heads and value, and the memory."""
         steps = [trunk.step(observation, memory) for trunk, memory in self._memories(state)]
         readings = self._readings([latent for latent, _ in steps], observation)
+        if not self.has_memory:
+            return readings, state
         return readings, RecurrentState.joined([memory for _, memory in steps])
 
     def _readings(self, latents: Sequence[Latent], observation: Observation) -> Readings:
@@ -510,8 +538,7 @@ class ActorCritic(nn.Module):
         parts = [part for latent in latents[1:] for part in latent.parts]
         if self.critic is None:
             parts = [part.detach() for part in actor.parts]
-            numbers = observation.features[..., self.observation_spec.pixels :]
-            parts.append(numbers.to(actor.hidden.dtype))
+            parts.append(observation.features.to(actor.hidden.dtype))
         if self.observation_spec.privileged:
             privileged = observation.privileged
             # Outside training nothing is known of the task: -1, none.
@@ -591,8 +618,10 @@ class ActorCritic(nn.Module):
         """Decide in one head by what its network said; the rest as ``choose``, of this head."""
         # What a network says of a continuous head are means; how far draws scatter is a parameter of the head.
         if self.action_spec.heads[head].continuous:
-            log_sigma = self.heads[head].get_parameter("log_sigma")
-            return Numbers.decide(outputs, log_sigma, relevant, noise, recorded)
+            network = self.heads[head]
+            log_sigma = network.get_parameter("log_sigma")
+            squashed = network.get_buffer("bounded") if self.are_squashed else None
+            return Numbers.decide(outputs, log_sigma, relevant, noise, recorded, squashed)
         return Choice.decide(outputs, mask, relevant, noise, recorded)
 
     def _forced_heads(self, masks: dict[str, Tensor]) -> set[int]:

@@ -65,17 +65,18 @@ def gae(
     continues = next_valid & ~(terminated | truncated)
     # δ_t = r_t + γ V(s_{t+1}) − V(s_t). A truncated state keeps its value: the episode could have gone on, and 0 would
     # teach that running out of steps is a loss (Pardo et al. 2018, arXiv 1712.00378).
-    delta = rewards + gamma * torch.where(terminated, 0.0, next_values) - values
-    advantages = torch.zeros_like(values)
+    delta = rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
+    delta = delta.masked_fill(~valid, 0.0)
+    decay = (gamma * gae_lambda * continues).to(delta.dtype)
+    advantages = torch.empty_like(values)
     trace = torch.zeros_like(values[0])
-    for t in reversed(range(len(values))):
+    # Views of all steps at once: to index a tensor in each costs as much as to add two.
+    parts = (part.unbind()[::-1] for part in (advantages, delta, decay))
+    for advantage, delta_t, decay_t in zip(*parts, strict=True):
         # A_t = δ_t + γ λ A_{t+1}
-        trace = torch.where(
-            valid[t], delta[t] + gamma * gae_lambda * torch.where(continues[t], trace, 0.0), 0.0
-        )
-        advantages[t] = trace
+        trace = torch.add(delta_t, decay_t * trace, out=advantage)
     # What V is fitted to: the λ-return A_t + V(s_t).
-    return advantages, torch.where(valid, advantages + values, 0.0)
+    return advantages, (advantages + values).masked_fill(~valid, 0.0)
 
 
 def with_advantages(rollout: Rollout, rewards: Tensor, gamma: float, gae_lambda: float) -> Rollout:
@@ -126,7 +127,12 @@ class Adam:
     """
 
     def __init__(self, module: nn.Module, eps: float) -> None:
-        self.named = dict(module.named_parameters())
+        # A user's module may be frozen.
+        self.named = {
+            name: parameter
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
         self.parameters = list(self.named.values())
         self.eps = eps
         self.steps = torch.zeros((), device=self.parameters[0].device)
@@ -246,7 +252,8 @@ class PPO:
             for part in (*self.groups.values(), self.adam.parameters)
         ]
         members = [[id(parameter) in part for parameter in self.adam.parameters] for part in parts]
-        self.members = torch.tensor(members, device=policy.like.device)  # [parts, parameters]
+        # Bool [parts, parameters]
+        self.strangers = ~torch.tensor(members, device=policy.like.device)
 
         # The entropy bonus of a head may weigh more or less than that of the others.
         self.heads = [head.name for head in policy.action_spec.heads]
@@ -368,12 +375,24 @@ class PPO:
     def _minibatches(
         self, env_ids: Tensor, all_env_ids: Tensor, iteration: int, minibatches: int
     ) -> Iterator[tuple[int, Tensor]]:
-        """Yield epoch and positions in ``env_ids``; the order is a hash, equal for every grouping of environments."""
+        """Yield epoch and positions in ``env_ids``; the order is a hash, equal for every grouping of environments.
+
+        Args:
+            env_ids: Of the rows of this process.
+            all_env_ids: Of those of all processes, ascending.
+            iteration: Keys the order.
+            minibatches: Of an epoch.
+        """
+        places = torch.searchsorted(all_env_ids, env_ids)
+        number = torch.empty_like(all_env_ids)  # of the minibatch, by row
         for epoch in range(self.settings.epochs):
             stream = rng.key(self.rng_seed, rng.Purpose.MINIBATCH, iteration, epoch)
             order = rng.permutation(stream, len(all_env_ids))
-            for batch_ids in all_env_ids[order].tensor_split(minibatches):
-                yield epoch, torch.isin(env_ids, batch_ids).nonzero().flatten()
+            for minibatch, rows in enumerate(order.tensor_split(minibatches)):
+                number[rows] = minibatch
+            numbers = number[places]
+            for minibatch in range(minibatches):
+                yield epoch, (numbers == minibatch).nonzero().flatten()
 
     def rescore(self, batch: Rollout, usage: HeadUsage | None = None) -> Rescoring:
         """Score the recorded decisions under the present weights.
@@ -400,13 +419,10 @@ class PPO:
         return [(rollout.select(part), usage.select(part)) for part in parts]
 
     def _learn(self, batch: Rollout, usage: HeadUsage, coefs: float | Tensor) -> PieceLearned:
-        """Compute losses and gradients; parameters that the loss does not reach have 0."""
         rescoring = self.rescore(batch, usage)
-        part = losses(rescoring, batch, usage, self.settings, coefs)
-        gradients = torch.autograd.grad(
-            part.loss, self.adam.parameters, allow_unused=True, materialize_grads=True
-        )
-        return PieceLearned(part, gradients, rescoring.hidden.detach())
+        part, gradients = losses(rescoring, batch, usage, self.settings, coefs)
+        by_parameter = gradients.through(rescoring, self.adam.parameters)
+        return PieceLearned(part, by_parameter, rescoring.hidden.detach())
 
     def _gradients(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
         """Hand the optimizer the gradients, summed over pieces, and over processes in one exchange; return their norms
@@ -420,7 +436,7 @@ class PPO:
             parameter.grad = gradient
         norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
         squares = torch.stack(norms).square()
-        return torch.where(self.members, squares, 0.0).sum(dim=-1).sqrt()
+        return squares.expand_as(self.strangers).masked_fill(self.strangers, 0.0).sum(-1).sqrt()
 
     def _verdict(self, minibatch: Losses, grad_norm: Tensor, alive: Tensor) -> StepVerdict:
         """Decide from sums over all processes, so that all agree, whether to step, to stop or to skip."""

@@ -124,7 +124,7 @@ class RepeatableAdapter(GymAdapter):
             "running_steps": self._lengths.clone(),
             "actions": torch.stack(self._actions) if self._actions else none,
             "returns": self.returns.clone(),
-            "features": self.seen.features.clone(),
+            "features": self.seen.numbers.clone(),
             "categories": self.seen.categories.clone(),
         }
 
@@ -148,7 +148,7 @@ class RepeatableAdapter(GymAdapter):
         self.seen = self._observation(np.stack([observation for observation, _ in answers]))
         returns = torch.tensor([total for _, total in answers], dtype=torch.float64)
         strayed = (
-            (self.seen.features != state["features"]).any(dim=1)
+            (self.seen.numbers != state["features"]).any(dim=1)
             | (self.seen.categories != state["categories"]).any(dim=1)
             | (returns != self.returns)
         )

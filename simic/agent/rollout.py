@@ -66,7 +66,8 @@ class Rollout:
     env_ids: Tensor  # [E] int64, global
     state: RecurrentState  # at step 0
     features: Tensor  # [T, E, D] normalised, as seen; 0 where not valid
-    raw_features: Tensor  # [T, E, D], without the pixels
+    raw_features: Tensor  # [T, E, D]
+    pixels: Tensor  # [T, E, P], as observed; P may be 0
     categories: Tensor  # [T, E, C] int64
     privileged: Tensor  # [T, E, n] int64, what the critic alone sees; n may be 0
     masks: dict[str, Tensor]  # [T, E, ...] bool
@@ -101,7 +102,7 @@ class Rollout:
             observation: The first one ``[E, ·]``, normalised, which tells shapes and device.
             state: The memory at its first step, ``[E, H]``.
             spec: Of the actions.
-            raw: Features before normalisation, without the pixels.
+            raw: Features before normalisation, ``[E, D]``.
         """
         like = observation.features
         # Each step is written into its place: nothing is stacked at the end, which would hold all of it twice.
@@ -115,15 +116,17 @@ class Rollout:
             for name, mask in observation.masks.items()
         }
         privileged = 0 if observation.privileged is None else observation.privileged.shape[1]
+        pixels = like[:, :0] if observation.pixels is None else observation.pixels
         # Float32 at least: with fewer digits returns would lose what distinguishes actions.
         value_type = torch.promote_types(state.h.dtype, torch.float32)
         scalars = ("values", "next_values", "rewards")
-        flags = ("terminated", "truncated", "valid", "starts")
+        flags = ("terminated", "truncated", "starts")
         return cls(
             env_ids=env_ids,
             state=state,
             features=buffer(like.shape[1]),
             raw_features=buffer(raw.shape[1], dtype=raw.dtype),
+            pixels=buffer(pixels.shape[1], dtype=pixels.dtype),
             categories=buffer(observation.categories.shape[1], dtype=torch.int64),
             privileged=buffer(privileged, dtype=torch.int64),
             masks=masks,
@@ -131,11 +134,17 @@ class Rollout:
             log_probs=buffer(len(spec.heads), dtype=value_type),
             **{name: buffer(dtype=value_type) for name in scalars},
             **{name: buffer(dtype=torch.bool) for name in flags},
+            valid=buffer(dtype=torch.bool).fill_(True),
             starts_inside=False,
         )
 
     def record_observation(
-        self, t: int, raw: Observation, normalized: Observation, starts: Tensor, valid: Tensor
+        self,
+        t: int,
+        raw: Observation,
+        normalized: Observation,
+        starts: Tensor,
+        valid: Tensor | None,
     ) -> None:
         """Record the observation of a step.
 
@@ -145,21 +154,33 @@ class Rollout:
             normalized: As the policy reads it.
             starts: First steps of episodes, bool ``[E]``.
             valid: Rows that are not over, bool ``[E]``; the others become 0, as a NaN there would reach the weights
-                through the core.
+                through the core. None: none is over.
         """
-        self.features[t] = torch.where(valid[:, None], normalized.features, 0.0)
-        numbers = self.raw_features.shape[-1]
-        self.raw_features[t] = raw.features[:, raw.features.shape[1] - numbers :]
-        self.categories[t] = torch.where(valid[:, None], normalized.categories, -1)
+        self.features[t] = normalized.features
+        self.raw_features[t] = raw.features
+        if self.categories.shape[-1]:
+            self.categories[t] = normalized.categories
+        if normalized.pixels is not None:
+            self.pixels[t] = normalized.pixels
         if normalized.privileged is not None:
             self.privileged[t] = normalized.privileged
         for name, mask in normalized.masks.items():
             self.masks[name][t] = mask
         self.starts[t] = starts
-        self.valid[t] = valid
+        if valid is not None:
+            self.valid[t] = valid
+            self.features[t].masked_fill_(~valid[:, None], 0.0)
+            self.categories[t].masked_fill_(~valid[:, None], -1)
+            self.pixels[t].masked_fill_(~valid[:, None], 0)
 
     def record_decision(
-        self, t: int, decision: Decision, reward: Tensor, terminated: Tensor, truncated: Tensor
+        self,
+        t: int,
+        decision: Decision,
+        reward: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        valid: Tensor | None,
     ) -> None:
         """Record the decisions of a step and their results.
 
@@ -169,20 +190,24 @@ class Rollout:
             reward: As paid, ``[E]``.
             terminated: Bool ``[E]``, like ``truncated``.
             truncated: Rows whose episode was cut off.
+            valid: As ``record_observation``.
         """
-        # A row that is over pays and ends nothing, whatever the environment still answers for it.
-        valid = self.valid[t]
         self.actions[t] = decision.actions
         self.log_probs[t] = decision.log_probs
         self.values[t] = decision.value
-        self.rewards[t] = torch.where(valid, reward, 0.0).to(self.rewards.dtype)
-        self.terminated[t] = terminated & valid
-        self.truncated[t] = truncated & valid
+        self.rewards[t] = reward
+        self.terminated[t] = terminated
+        self.truncated[t] = truncated
+        # A row that is over pays and ends nothing, whatever the environment still answers for it.
+        if valid is not None:
+            for answer in (self.rewards, self.terminated, self.truncated):
+                answer[t].masked_fill_(~valid, 0)
 
     def observation(self) -> Observation:
         """Put together all steps as the policy saw them."""
         privileged = self.privileged if self.privileged.shape[-1] else None
-        return Observation(self.features, self.categories, self.masks, privileged)
+        pixels = self.pixels if self.pixels.shape[-1] else None
+        return Observation(self.features, self.categories, self.masks, privileged, pixels)
 
     def select(self, rows: Tensor) -> "Rollout":
         """Select the environments at these positions, whole rows."""
@@ -265,10 +290,11 @@ def collect(
         normalizers.see(observation),
         state,
         policy.action_spec,
-        observation.features[:, policy.observation_spec.pixels :],
+        observation.features,
     )
-    valid = torch.ones_like(starts)
+    # Rows that start anew at once are never over.
     autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    valid = None if autoreset else torch.ones_like(starts)
 
     # Noise of all steps at once, [T, E, width]: drawing it step by step costs a launch each, for the same numbers.
     time = torch.arange(steps, device=env.env_ids.device)[:, None]
@@ -281,7 +307,7 @@ def collect(
         rollout.record_observation(t, observation, normalized, starts, valid)
         decision = policy.act(normalized, state, noise[t], valid=valid)
         observation, reward, terminated, truncated, info = env.step(decision.actions)
-        rollout.record_decision(t, decision, reward, terminated, truncated)
+        rollout.record_decision(t, decision, reward, terminated, truncated, valid)
 
         # Rows that ended start anew at once, or are over until the next reset.
         state = decision.state
@@ -291,8 +317,9 @@ def collect(
             if info.final is not None:
                 rollout.next_values[t] = policy.value(normalizers.see(info.final), state)
             starts = ended
-            state = state.zeroed(starts)
-        else:
+            if policy.has_memory:
+                state = state.zeroed(starts)
+        if valid is not None:
             starts = torch.zeros_like(starts)
             valid = valid & ~ended
         if on_step is not None:

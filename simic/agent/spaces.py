@@ -24,6 +24,7 @@ ORDER: dict[Kind, int] = {"image": 0, "numbers": 1, "flags": 1, "categories": 2}
 Path = tuple[str | int, ...]
 Owner = Literal["observation", "action"]
 
+LEAVES = (Box, Discrete, MultiDiscrete, MultiBinary)
 ALLOWED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
 # Pixels on the shorter side: of less no convolution is needed.
 LEAST_SIDE = 8
@@ -39,6 +40,11 @@ class Leaf:
     path: Path
     space: gymnasium.Space
     owner: Owner = "observation"
+
+    @property
+    def name(self) -> str:
+        """Name it by its path, as "camera" or "robot.0"."""
+        return ".".join(map(str, self.path)) or self.owner
 
     @property
     def kind(self) -> Kind:
@@ -100,19 +106,33 @@ def _image(
     return Image(shape, channels, highest)
 
 
-def leaves_of(space: gymnasium.Space, owner: Owner, path: Path = ()) -> Iterator[Leaf]:
+def leaves_of(space: gymnasium.Space, owner: Owner) -> list[Leaf]:
     """Walk down a space; SimicError where a leaf cannot be learned from."""
+    leaves = list(_walk(space, owner, ()))
+    refused = [leaf for leaf in leaves if not isinstance(leaf.space, LEAVES)]
+    if not refused:
+        return leaves
+    # A text or a graph that is not needed can be left out, which Gymnasium does for whole keys.
+    outer = {leaf.path[:1] for leaf in refused}
+    keys = list(dict.fromkeys(leaf.path[0] for leaf in leaves if leaf.path[:1] not in outer))
+    remedy = f"; to leave it out: gymnasium.wrappers.FilterObservation(env, {keys})" if keys else ""
+    kind = type(refused[0].space).__name__
+    place = f" at {refused[0]}" if refused[0].path else ""
+    raise SimicError(
+        f"{owner} space {kind}{place}: must be {ALLOWED}{remedy if owner == 'observation' else ''}"
+    )
+
+
+def _walk(space: gymnasium.Space, owner: Owner, path: Path) -> Iterator[Leaf]:
+    """Yield what is no Dict and no Tuple."""
     if isinstance(space, Dict):
         for name, inner in space.spaces.items():
-            yield from leaves_of(inner, owner, (*path, name))
+            yield from _walk(inner, owner, (*path, name))
     elif isinstance(space, Tuple):
         for place, inner in enumerate(space.spaces):
-            yield from leaves_of(inner, owner, (*path, place))
-    elif isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
-        yield Leaf(path, space, owner)
+            yield from _walk(inner, owner, (*path, place))
     else:
-        place = f" at {Leaf(path, space, owner)}" if path else ""
-        raise SimicError(f"{owner} space {space}{place}: must be {ALLOWED}")
+        yield Leaf(path, space, owner)
 
 
 @dataclass(frozen=True)
@@ -138,18 +158,24 @@ class Layout:
     @cached_property
     def spec(self) -> ObservationSpec:
         """Describe the row for a policy."""
-        featured = [leaf for leaf in self.leaves if leaf.kind != "categories"]
+        images = [leaf for leaf in self.leaves if leaf.kind == "image"]
+        featured = [leaf for leaf in self.leaves if leaf.kind in ("numbers", "flags")]
         categories = [leaf for leaf in self.leaves if leaf.kind == "categories"]
-        raw = [leaf.kind != "numbers" for leaf in featured for _ in range(leaf.size)]
+        raw = [leaf.kind == "flags" for leaf in featured for _ in range(leaf.size)]
         # Numbers that float32 cannot hold stay float64 until they are centred.
-        is_wide = any(not np.can_cast(np.dtype(leaf.space.dtype), np.float32) for leaf in featured)
+        is_wide = any(
+            not np.can_cast(np.dtype(leaf.space.dtype), np.float32) for leaf in (*images, *featured)
+        )
+        # Bytes stay bytes: a rollout of pictures takes a quarter of the memory.
+        are_bytes = all(leaf.space.dtype == np.uint8 for leaf in images)
         return ObservationSpec(
             len(raw),
             raw=tuple(raw) if any(raw) else None,
             categories=sum(leaf.size for leaf in categories),
             cardinality=sum(int(leaf.choices.sum()) for leaf in categories),
             dtype="float64" if is_wide else "float32",
-            images=tuple(leaf.image for leaf in featured if leaf.image is not None),
+            images=tuple(leaf.image for leaf in images if leaf.image is not None),
+            pixel_dtype="uint8" if images and are_bytes else "float32",
         )
 
     def row(self, observation: Any) -> np.ndarray:

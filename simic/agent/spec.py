@@ -1,7 +1,7 @@
 """What the agent must know of an environment: its observation and its action heads, nothing of what they mean."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Self
@@ -35,6 +35,19 @@ class Head:
 
     def __str__(self) -> str:
         return f"{self.name} {self.size}{' continuous' * self.continuous}"
+
+    @property
+    def ends(self) -> list[tuple[float, float]]:
+        """List the least and the largest value of each number; infinite where it has no bound."""
+        return [
+            (-math.inf if low is None else low, math.inf if high is None else high)
+            for low, high in self.bounds or ((None, None),) * self.size
+        ]
+
+    @property
+    def bounded(self) -> list[bool]:
+        """Tell which numbers have two bounds."""
+        return [math.isfinite(high - low) for low, high in self.ends]
 
 
 @dataclass(frozen=True)
@@ -161,14 +174,10 @@ class ActionSpec:
             (head.first, 1, -math.inf, math.inf) for head in self.discrete_heads
         ]
         for head in self.heads[len(self.discrete_heads) :]:
-            for low, high in head.bounds or ((None, None),) * head.size:
-                ends = -math.inf if low is None else low, math.inf if high is None else high
+            for (low, high), is_bounded in zip(head.ends, head.bounded, strict=True):
                 # What lacks a bound has no middle: its units are the environment's.
-                is_bounded = math.isfinite(ends[1] - ends[0])
-                middle, half = (
-                    (sum(ends) / 2, (ends[1] - ends[0]) / 2) if is_bounded else (0.0, 1.0)
-                )
-                rows.append((middle, half, *ends))
+                middle, half = ((low + high) / 2, (high - low) / 2) if is_bounded else (0.0, 1.0)
+                rows.append((middle, half, low, high))
         return tuple(zip(*rows, strict=True))
 
     def mask_shape(self, head: int) -> tuple[int, ...]:
@@ -182,6 +191,8 @@ class ActionSpec:
         """Raise SimicError for a mask of a head that is not there, or one that is not bool of the head's shape, which
         would be broadcast without a word.
         """
+        if not masks:
+            return
         shapes = {
             head.name: (envs, *self.mask_shape(k)) for k, head in enumerate(self.discrete_heads)
         }
@@ -233,8 +244,8 @@ class ObservationSpec:
     ``categories`` integer columns in ``[-1, cardinality)`` (-1 = none) for an embedding; ``version`` is checked against
     a checkpoint's. ``privileged`` integer columns in ``[-1, privileged_cardinality)`` are for the critic alone
     (asymmetric actor-critic, Pinto et al. 2017, arXiv 1710.06542). ``dtype`` is that of raw features: float64 where an
-    offset may be so large that float32 has no digits left for what is on it. The first features are the pixels of
-    ``images``, one picture after the other.
+    offset may be so large that float32 has no digits left for what is on it. Pixels of ``images``, picture by picture,
+    stand apart and are of ``pixel_dtype``.
     """
 
     features: int
@@ -246,11 +257,17 @@ class ObservationSpec:
     privileged_cardinality: int = 0
     dtype: Literal["float32", "float64"] = "float32"
     images: tuple[Image, ...] = ()
+    pixel_dtype: Literal["uint8", "float32"] = "float32"
 
     @property
     def pixels(self) -> int:
-        """Count the features that are pixels."""
+        """Count the pixels of all pictures."""
         return sum(image.pixels for image in self.images)
+
+    @property
+    def width(self) -> int:
+        """Count the columns of a row: pixels, features and categories."""
+        return self.pixels + self.features + self.categories
 
     @property
     def of_actor(self) -> "ObservationSpec":
@@ -261,7 +278,7 @@ class ObservationSpec:
 @dataclass(frozen=True)
 class Observation:
     """What the policy sees: ``features [..., D]`` float32, raw ones of the spec's dtype, ``categories [..., C]`` int64
-    (C may be 0), and masks.
+    (C may be 0), masks, and ``pixels [..., P]`` as observed; None: there are none.
 
     Masks are by head name, bool ``[..., n]``, ``[..., ops, n]`` or ``[..., slots, n]`` by the head's ``mask_given``; a
     head without a mask is free. ``privileged [..., n]`` int64 is what the critic alone sees; None: nothing.
@@ -271,3 +288,21 @@ class Observation:
     categories: Tensor
     masks: dict[str, Tensor]
     privileged: Tensor | None = None
+    pixels: Tensor | None = None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Observation":
+        """Change all tensors alike."""
+        return Observation(
+            function(self.features),
+            function(self.categories),
+            {name: function(mask) for name, mask in self.masks.items()},
+            None if self.privileged is None else function(self.privileged),
+            None if self.pixels is None else function(self.pixels),
+        )
+
+    @property
+    def numbers(self) -> Tensor:
+        """Pixels and features side by side, ``[..., P + D]``, of the features' type."""
+        if self.pixels is None:
+            return self.features
+        return torch.cat((self.pixels.to(self.features.dtype), self.features), dim=-1)

@@ -320,7 +320,7 @@ def environment_repeats(params: Params, files: RunFiles) -> bool:
             decide = player(env)
 
             def act(observation: Observation, starts: Tensor, step: int) -> Tensor:
-                observations.append(observation.features.numpy(force=True).tobytes())
+                observations.append(observation.numbers.numpy(force=True).tobytes())
                 actions.append(decide(observation, starts, step))
                 return actions[-1]
 

@@ -1,27 +1,24 @@
-"""Gymnasium environments whose episodes can be repeated, and vector environments on tensors, for the pipeline."""
+"""Gymnasium environments, whose episodes can be repeated or which are on tensors, for the pipeline."""
 
 import hashlib
 import importlib
 import importlib.metadata
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pydantic import JsonValue
 from torch import Tensor
 
 from simic import durable
-from simic.agent.action_space import ActionLayout, heads_of
-from simic.agent.checked_env import MASK_NAMES
-from simic.agent.gym_adapter import ACTION_SPEC, VECTORS, AdapterInfo, by_head
-from simic.agent.repeatable import TRAINING, RepeatableAdapter, RepeatableEnv, episode_seed
+from simic.agent.gym_adapter import ACTION_SPEC, VECTORS
+from simic.agent.repeatable import TRAINING, RepeatableAdapter, RepeatableEnv
 from simic.agent.spaces import layout_of
-from simic.agent.spec import Observation
+from simic.agent.tensor_env import TensorEnv, on_tensors
 from simic.data.batches import ENVIRONMENT_FILE, META_FILE, SCHEMA_VERSION, Meta
 from simic.errors import SimicError
 from simic.params import GymParams
@@ -30,7 +27,6 @@ from simic.registry import GYM
 # Namespaces of episodes, beside TRAINING.
 EVALUATION = 1 << 40
 VALIDATION = 1 << 41
-INNER = "own."  # of the names of what an environment saves itself
 
 
 def make(task: GymParams) -> gymnasium.Env:
@@ -86,130 +82,6 @@ def _maker(
     return lambda: RepeatableEnv(make(task), rng_seed, namespace, env_id, place)
 
 
-class TensorEnv:
-    """A vector environment on tensors of any device, as its id's ``vector_entry_point`` makes it.
-
-    Autoreset is SAME_STEP with ``info["final_obs"]``; observations are ``[E, …]``, masks what ``action_masks()``
-    returns. With ``state_dict`` and ``load_state_dict`` of its own it goes on where it was.
-    """
-
-    def __init__(
-        self, task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING
-    ) -> None:
-        # Gymnasium makes it without wrappers: those are for single environments on numpy.
-        try:
-            self.env: VectorEnv = gymnasium.make_vec(
-                task.id or "", len(env_ids), "vector_entry_point", **task.options
-            )
-        except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-            raise SimicError(
-                f"prepare.gym.id = {task.id!r}: {' '.join(str(error).split())}"
-            ) from None
-        self.layout = layout_of(self.env.single_observation_space)
-        if not self.layout.is_box:
-            raise SimicError(
-                f"prepare.gym.id = {task.id!r}: observation space {self.layout.space}: of a vector environment on"
-                " tensors it must be a Box"
-            )
-        self.observation_spec = self.layout.spec
-        self.action_layout = ActionLayout(self.env.single_action_space)
-        self.action_spec = heads_of(self.action_layout, getattr(self.env, ACTION_SPEC, None))
-        if len(self.action_layout.leaves) > 1:
-            raise SimicError(
-                f"prepare.gym.id = {task.id!r}: action space {self.env.single_action_space}: of a vector environment on"
-                " tensors it must not be nested"
-            )
-        self.num_envs = self.env.num_envs
-        self.metadata = dict(self.env.metadata)
-        if self.metadata.get("autoreset_mode") is not AutoresetMode.SAME_STEP:
-            raise SimicError(f"prepare.gym.id = {task.id!r}: autoreset_mode must be SAME_STEP")
-        # All environments are seeded together, by the first one's name.
-        self._seed = episode_seed(rng_seed, namespace, int(env_ids[0]), 0)
-        self._masks = getattr(self.env, MASK_NAMES[0], None)
-        self.env_ids = env_ids
-        self.masked = None
-        self.reset()
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, Any]:
-        values, info = self.env.reset(seed=self._seed)
-        self.env_ids = self.env_ids.to(values.device)
-        self.returns = torch.zeros(self.num_envs, dtype=torch.float64, device=values.device)
-        self._lengths = torch.zeros(self.num_envs, dtype=torch.int64, device=values.device)
-        self.seen = self._observed(values)
-        return self.seen, info
-
-    def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
-        """Take a step with actions ``[E, width]``."""
-        # A Discrete space wants a number, not a row, and each its own type.
-        space = self.env.single_action_space
-        kind = torch.from_numpy(np.zeros(0, space.dtype)).dtype
-        shape = space.shape or ()
-        actions = self.action_spec.to_env(actions).to(kind)
-        actions = actions.view(self.num_envs, *shape)
-        values, rewards, terminated, truncated, info = self.env.step(actions)
-        rewards = rewards.float()  # as they are recorded, so that returns are their sums
-        ended = terminated | truncated
-        self.returns = torch.where(ended, 0.0, self.returns + rewards)
-        self._lengths = torch.where(ended, 0, self._lengths + 1)
-        self.seen = self._observed(values)
-        # Only truncated episodes need their last observation: a terminal state is worth 0.
-        final = info.get("final_obs") if bool((truncated & ~terminated).any()) else None
-        last = None if final is None else Observation(self._flat(final), self.seen.categories, {})
-        return self.seen, rewards, terminated, truncated, AdapterInfo(last)
-
-    def _flat(self, values: Tensor) -> Tensor:
-        kind = getattr(torch, self.observation_spec.dtype)
-        return values.reshape(self.num_envs, -1).to(kind)
-
-    def _observed(self, values: Tensor) -> Observation:
-        masks = {} if self._masks is None else self._masks()
-        if isinstance(masks, Tensor):
-            masks = by_head(self.action_spec, masks, MASK_NAMES[0])
-        self.masked = tuple(masks)
-        self.action_spec.check_masks(masks, self.num_envs)
-        features = self._flat(values)
-        return Observation(
-            features,
-            torch.zeros(self.num_envs, 0, dtype=torch.int64, device=features.device),
-            masks,
-        )
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Copy what the environment itself saves, and its returns."""
-        state = getattr(self.env, "state_dict", dict)()
-        return {f"{INNER}{name}": tensor for name, tensor in state.items()} | {
-            "returns": self.returns.clone(),
-            "running_steps": self._lengths.clone(),
-            "features": self.seen.features.clone(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
-        """Go on from there; SimicError where the environment cannot, or observes something else."""
-        # The reset sets what the environment does not save, as the place of its tensors.
-        self.reset()
-        inner = {
-            name.removeprefix(INNER): tensor
-            for name, tensor in state.items()
-            if name.startswith(INNER)
-        }
-        if not inner:
-            raise SimicError(
-                "the vector environment has no state_dict, so its episodes cannot go on"
-            )
-        self.seen = self._observed(self.env.load_state_dict(inner))  # pyright: ignore[reportAttributeAccessIssue]
-        self.returns = state["returns"].to(self.env_ids.device)
-        self._lengths = state["running_steps"].to(self.env_ids.device)
-        # An environment that saved too little would go on from another state without a word.
-        if not torch.equal(self.seen.features.cpu(), state["features"].cpu()):
-            raise SimicError("the vector environment observes something else after load_state_dict")
-        return self.seen
-
-    def close(self) -> None:
-        self.env.close()
-
-
 AnyGym = GymEnv | TensorEnv
 
 
@@ -225,7 +97,9 @@ def open_gym(task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = T
     Raises:
         SimicError: They cannot be made, or not be learned from.
     """
-    return (TensorEnv if task.vector == "tensors" else GymEnv)(task, rng_seed, env_ids, namespace)
+    if task.vector == "tensors":
+        return on_tensors(task.id or "", rng_seed, env_ids, namespace, task.options)
+    return GymEnv(task, rng_seed, env_ids, namespace)
 
 
 # --- description ---

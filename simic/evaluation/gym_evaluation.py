@@ -292,10 +292,11 @@ def _by_rule(rule: Rule) -> Callable[[AnyGym], Decide]:
 
         def decide(observation: Observation, starts: Tensor, step: int) -> Tensor:
             actions = []
+            rows = observation.numbers.cpu().numpy()
             for row, history in enumerate(histories):
                 if starts[row]:
                     history.clear()
-                history.append(observation.features[row].cpu().numpy())
+                history.append(rows[row])
                 masks = {name: mask[row].cpu().numpy() for name, mask in observation.masks.items()}
                 action = rule(history, masks)
                 actions.append(columns_of(env.action_layout, env.action_spec, action))

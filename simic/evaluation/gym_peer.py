@@ -37,7 +37,7 @@ class PeerEnv(VecEnv):
         self.env = env
         actions = peer_space(env.action_spec)
         spec = env.observation_spec
-        width = spec.features + spec.cardinality
+        width = spec.pixels + spec.features + spec.cardinality
         super().__init__(env.num_envs, Box(-np.inf, np.inf, (width,)), actions)
 
     def reset(self) -> np.ndarray:
@@ -83,7 +83,7 @@ def flat(observation: Observation, env: AnyGym) -> np.ndarray:
     """Put features and categories side by side, a category as a column for each of its values."""
     flags = torch.zeros(len(observation.categories), env.observation_spec.cardinality)
     flags.scatter_(1, observation.categories.cpu(), 1.0)
-    return torch.cat((observation.features.cpu(), flags), dim=1).numpy()
+    return torch.cat((observation.numbers.cpu(), flags), dim=1).numpy()
 
 
 def peer_space(spec: ActionSpec) -> Space:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from simic import durable
 from simic.agent.core import RecurrentState
@@ -33,11 +34,14 @@ from simic.training.task import RolloutColumns, RolloutRecorder, Task
 
 # A multiplier of MCG 64 (Steele, Vigna 2022); odd, so that a multiplication loses no bit.
 _ODD = np.int64(0x2545F4914F6CDD1D)
+BYTES_OF_WORD = 4
 
 
 def hashed(features: Tensor) -> Tensor:
-    """Hash each row of float32 or int64 ``[…, D]`` to an int64, on its device; 0 where D is 0."""
+    """Hash each row of uint8, float32 or int64 ``[…, D]`` to an int64, on its device; 0 where D is 0."""
     # Bits and not values: nothing is rounded, and 0 is told from -0.
+    if features.dtype == torch.uint8:
+        features = functional.pad(features, (0, -features.shape[-1] % BYTES_OF_WORD))
     words = features.contiguous().view(torch.int32).long()
     total = words.new_zeros(words.shape[:-1])
     for column in words.unbind(dim=-1):  # multiplication wraps
@@ -154,7 +158,7 @@ class GymRecorder(RolloutRecorder):
             "truncated": rollout.truncated,
             "starts": rollout.starts,
             "seen": hashed(rollout.raw_features)
-            ^ hashed(rollout.features[..., : self.env.observation_spec.pixels])
+            ^ hashed(rollout.pixels)
             ^ hashed(rollout.categories),
             "valid": rollout.valid,
         }

@@ -86,7 +86,7 @@ def test_a_rollout_is_one_allocation_that_is_written_in_place_and_keeps_one_memo
     for t in range(6):
         rollout.record_observation(t, observation, observation, yes, yes)
         step = policy.act(observation, policy.initial_state(3), torch.full((3, 4), 0.5))
-        rollout.record_decision(t, step, torch.ones(3), ~yes, ~yes)
+        rollout.record_decision(t, step, torch.ones(3), ~yes, ~yes, yes)
     assert {name: getattr(rollout, name).data_ptr() for name in places} == places
     assert rollout.features.shape[:2] == (6, 3)
     assert torch.equal(rollout.features[5], observation.features)

@@ -84,9 +84,9 @@ class Depot(gymnasium.Env):
         return self._turn(), 1.0, False, self.time == 30, {}
 
 
-def trained(make: str | Callable, core: str, critic: str) -> Agent:
+def trained(make: str | Callable, core: str, critic: str, **changes: Any) -> Agent:
     """An agent that has scales, and weights far from the nearly uniform start."""
-    policy = sizes(core=core, critic=critic, **SMALL)
+    policy = sizes(core=core, critic=critic, **SMALL, **changes)
     agent = Agent(make, envs=4, rollout_steps=16, policy=policy, ppo=settings(epochs=1))
     agent.train(64)
     with torch.no_grad():
@@ -220,12 +220,12 @@ def test_onnxruntime_plays_as_the_agent(core: str, critic: str, tmp_path: Path) 
             assert together["next_h"][k] == pytest.approx(alone["next_h"][0], abs=ROUNDING)
 
 
-@pytest.mark.parametrize("format", ["torch", "onnx"])
+@pytest.mark.parametrize(("format", "box"), [("torch", "clipped"), ("onnx", "squashed")])
 def test_choices_with_numbers_are_exported_in_the_units_of_the_environment(
-    format: Literal["torch", "onnx"], tmp_path: Path
+    format: Literal["torch", "onnx"], box: str, tmp_path: Path
 ) -> None:
     """By a transformer, whose memory is longer than an episode."""
-    agent = trained("Throw-v0", "transformer", "detached")
+    agent = trained("Throw-v0", "transformer", "detached", box=box)
     agent.export(tmp_path / "throw", format)
     make = partial(gymnasium.make, "Throw-v0")
     assert max(differences(agent, make, tmp_path / "throw", 30).values()) < ROUNDING

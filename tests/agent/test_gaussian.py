@@ -3,16 +3,20 @@
 import math
 from dataclasses import replace
 
+import numpy as np
+import pytest
 import torch
-from torch.distributions import Normal
+from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from simic.agent.gaussian import LEAST_SIGMA, Numbers
+from simic.agent import Agent
+from simic.agent.agent import settings, sizes
+from simic.agent.gaussian import LARGEST_SQUASHED, LEAST_SIGMA, Numbers
 from simic.agent.losses import head_usage, losses
 from simic.agent.ppo import normalized
 from simic.agent.spec import ActionSpec, Head, Observation
 from tests.standard import PPOParams
 
-from .worlds import TensorWorld, make_policy, make_rollout
+from .worlds import SMALL, TensorWorld, make_policy, make_rollout
 
 # Op 0 uses nothing, 1 both Boxes, 2 the second alone.
 HYBRID = ActionSpec(
@@ -36,10 +40,17 @@ class Free(TensorWorld):
         return replace(super().observation(shift), masks={})
 
 
-def drawn(noise: torch.Tensor | None = None, recorded: torch.Tensor | None = None) -> Numbers:
+SQUASHED = torch.tensor([True, False])
+
+
+def drawn(
+    noise: torch.Tensor | None = None,
+    recorded: torch.Tensor | None = None,
+    squashed: torch.Tensor | None = None,
+) -> Numbers:
     mean = torch.tensor([[0.5, -2.0], [0.0, 3.0]], dtype=torch.float64, requires_grad=True)
     log_sigma = torch.tensor([-1.0, 0.5], dtype=torch.float64, requires_grad=True)
-    return Numbers.decide(mean, log_sigma, torch.tensor([True, False]), noise, recorded)
+    return Numbers.decide(mean, log_sigma, torch.tensor([True, False]), noise, recorded, squashed)
 
 
 def test_probabilities_entropies_and_draws_are_those_of_a_normal_distribution() -> None:
@@ -78,6 +89,72 @@ def test_gradients_are_those_in_closed_form() -> None:
     torch.testing.assert_close(of_entropy, slope / 2)
 
 
+def test_squashed_numbers_have_the_density_of_the_tanh_of_a_normal_number() -> None:
+    noise = torch.tensor([[0.1, 0.9], [0.5, 0.5]])
+    free, numbers = drawn(noise), drawn(noise, squashed=SQUASHED)
+    # The second number of this head has no bounds.
+    assert torch.equal(numbers.values[0, 1], free.values[0, 1])
+    torch.testing.assert_close(numbers.values[0, 0], free.values[0, 0].tanh(), atol=1e-7, rtol=0)
+    first, second = (Normal(free.mean[0, k], free.sigma[k]) for k in range(2))
+    squashed = TransformedDistribution(first, TanhTransform())
+    expected = squashed.log_prob(numbers.values[0, 0]) + second.log_prob(numbers.values[0, 1])
+    torch.testing.assert_close(numbers.log_prob()[0], expected)
+    assert numbers.values[1].tolist() == [0.0, 0.0] and numbers.log_prob()[1] == 0.0
+    assert torch.equal(numbers.normalized_entropy(), free.normalized_entropy())
+    # Greedily the tanh of the mean.
+    greedy = drawn(squashed=SQUASHED).values[0]
+    torch.testing.assert_close(greedy, torch.tensor([math.tanh(0.5), -2.0]).double())
+
+
+@pytest.mark.parametrize(("mean", "log_sigma"), [(0.0, -0.7), (1.2, -1.5), (-0.3, 0.0)])
+def test_the_density_of_squashed_numbers_integrates_to_one(mean: float, log_sigma: float) -> None:
+    values = torch.linspace(-1.0, 1.0, 400_001, dtype=torch.float64)[1:-1, None]
+    numbers = Numbers.decide(
+        torch.full_like(values, mean),
+        torch.tensor([log_sigma]),
+        None,
+        None,
+        values,
+        torch.tensor([True]),
+    )
+    assert float(torch.trapezoid(numbers.log_prob().exp(), values[:, 0])) == pytest.approx(
+        1, abs=1e-4
+    )
+
+
+def test_gradients_of_squashed_numbers_are_those_of_the_number_before() -> None:
+    """ln(1 − tanh²u) is the same whatever the policy, so the gradient is that of ln N(u; μ, σ²), u = artanh a."""
+    values = torch.tensor([[-0.6, 1.5], [0.2, 9.0]], dtype=torch.float64)
+    before = torch.tensor([[math.atanh(-0.6), 1.5], [0.0, 0.0]], dtype=torch.float64)
+    gradients = []
+    for recorded, squashed in ((values, SQUASHED), (before, None)):
+        mean = torch.tensor([[0.5, -2.0], [0.0, 3.0]], dtype=torch.float64, requires_grad=True)
+        log_sigma = torch.tensor([-1.0, 0.5], dtype=torch.float64, requires_grad=True)
+        relevant = torch.tensor([True, False])
+        numbers = Numbers.decide(mean, log_sigma, relevant, None, recorded, squashed)
+        gradients.append(torch.autograd.grad(numbers.log_prob().sum(), (mean, log_sigma)))
+    by_mean, by_sigma = gradients[0]
+    torch.testing.assert_close(by_mean[0], ((before - mean) / numbers.sigma.square())[0])
+    torch.testing.assert_close(by_sigma, gradients[1][1])
+    assert by_mean[1].tolist() == [0.0, 0.0]
+
+
+def test_squashed_numbers_at_their_bounds_are_finite() -> None:
+    """In float32, where a tanh of 9 is 1: drawn far outside, and recorded at the very bound."""
+    mean = torch.tensor([[30.0], [-30.0], [0.0]], requires_grad=True)
+    squashed = torch.tensor([True])
+    log_sigma = torch.zeros(1, requires_grad=True)
+    numbers = Numbers.decide(mean, log_sigma, None, torch.full((3, 1), 0.5), None, squashed)
+    assert numbers.values[:2, 0].tolist() == [LARGEST_SQUASHED, -LARGEST_SQUASHED]
+    recorded = Numbers.decide(
+        mean, log_sigma, None, None, torch.tensor([[1.0], [-1.0], [1.0]]), squashed
+    )
+    for decision in (numbers, recorded):
+        log_prob = decision.log_prob()
+        gradients = torch.autograd.grad(log_prob.sum(), (mean, log_sigma))
+        assert log_prob.isfinite().all() and all(part.isfinite().all() for part in gradients)
+
+
 def test_heads_that_the_op_does_not_use_have_no_part_in_an_action() -> None:
     for core in ("none", "gru"):
         policy = make_policy(core, HYBRID)
@@ -93,10 +170,13 @@ def test_heads_that_the_op_does_not_use_have_no_part_in_an_action() -> None:
             assert not rollout.log_probs[..., head][unused].any()
 
 
-def test_replay_is_what_acted_and_at_ratio_one_both_ratios_have_the_gradient_of_reinforce() -> None:
+@pytest.mark.parametrize("box", ["clipped", "squashed"])
+def test_replay_is_what_acted_and_at_ratio_one_both_ratios_have_the_gradient_of_reinforce(
+    box: str,
+) -> None:
     """∇ of the objective at ratio 1 is the mean of A ∇ ln π, whatever the heads are."""
     for spec in (HYBRID, BOX):
-        policy = make_policy("gru", spec)
+        policy = make_policy("gru", spec, sizes=SMALL.model_copy(update={"box": box}))
         rollout = make_rollout(policy, Free(), 16)
         usage = head_usage(policy, rollout, 1)
         assert rollout.advantages is not None
@@ -114,15 +194,33 @@ def test_replay_is_what_acted_and_at_ratio_one_both_ratios_have_the_gradient_of_
             )
             difference = torch.where(usage.relevant, rescoring.log_probs - rollout.log_probs, 0)
             assert difference.abs().max() < 1e-5
-            loss = losses(rescoring, rollout, usage, settings, 0.0).loss
+            if spec is HYBRID:
+                bounded, free = rollout.actions[..., 1:3].abs().max(), rollout.actions[..., 3].max()
+                assert (bounded < 1) == (box == "squashed") and free > 1
+            _, by_output = losses(rescoring, rollout, usage, settings, 0.0)
             parameters = [*policy.heads.parameters()]
-            gradients.append(torch.autograd.grad(loss, parameters, retain_graph=True))
+            gradients.append(by_output.through(rescoring, parameters))
+        rescoring = policy.rescore(
+            rollout.observation(), rollout.actions, rollout.state, rollout.valid, rollout.starts
+        )
         log_prob = torch.where(usage.relevant, rescoring.log_probs, 0).sum(dim=-1)
         reinforce = -(torch.where(rollout.valid, log_prob * advantages, 0)).sum() / usage.rows
         gradients.append(torch.autograd.grad(reinforce, parameters))
         for joint, per_head, expected in zip(*gradients, strict=True):
             torch.testing.assert_close(joint, expected, rtol=1e-3, atol=1e-6)
             torch.testing.assert_close(per_head, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_an_agent_learns_with_squashed_numbers_and_from_actions_at_their_bounds() -> None:
+    """Every update refuses a first ratio that is not 1."""
+    agent = Agent("Pendulum-v1", envs=4, policy=sizes(box="squashed"), ppo=settings(epochs=1))
+    agent.train(1024)
+    action, _ = agent.predict(np.array([1.0, 0.0, 9.0], np.float32))
+    assert -2 < action[0] < 2
+    # As an expert pushes: with all its force.
+    episode = np.eye(3, dtype=np.float32), np.array([[2.0], [-2.0], [2.0]], np.float32)
+    log_probs = agent.imitate([episode], epochs=20)
+    assert np.isfinite(log_probs).all() and log_probs[-1] > log_probs[0]
 
 
 def test_what_the_environment_gets_is_in_its_units_and_within_its_bounds() -> None:

@@ -9,9 +9,9 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from simic import params
-from simic.agent.losses import head_usage, losses, policy_objective, surrogate
+from simic.agent.losses import HeadUsage, head_usage, losses, policy_objective, surrogate
 from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic
+from simic.agent.policy import ActorCritic, Rescoring
 from simic.agent.ppo import gae, normalized, with_advantages
 from simic.agent.rollout import Rollout, collect
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
@@ -33,14 +33,9 @@ POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entro
 def gradients(
     policy: ActorCritic, rollout: Rollout, settings: params.PPOParams, entropy_coef: float = 0.0
 ) -> list[torch.Tensor]:
-    terms = losses(
-        rescore(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, entropy_coef
-    )
-    return list(
-        torch.autograd.grad(
-            terms.loss, list(policy.parameters()), allow_unused=True, materialize_grads=True
-        )
-    )
+    rescored = rescore(policy, rollout)
+    _, by_output = losses(rescored, rollout, head_usage(policy, rollout, 1), settings, entropy_coef)
+    return list(by_output.through(rescored, list(policy.parameters())))
 
 
 @pytest.fixture(scope="module")
@@ -63,27 +58,69 @@ def test_the_clipped_objective_by_hand_of_the_whole_action_and_of_each_head() ->
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
     # min(r A, clip(r, 0.8, 1.2) A)
     assert torch.allclose(
-        surrogate(log_ratio, advantages, 0.2), torch.tensor([1.2, -1.5, 0.5, -0.8, 2.2])
+        surrogate(log_ratio, advantages, 0.2)[0], torch.tensor([1.2, -1.5, 0.5, -0.8, 2.2])
     )
     log_ratio = torch.tensor([[[0.0, 1.0, 3.0]]])
     relevant = torch.tensor([[[True, True, False]]])
     # 1 · A + clip(e) · A; the third head does not matter
-    objective = policy_objective(
+    objective, _ = policy_objective(
         log_ratio, relevant, torch.ones(1, 1), standard.PPOParams(ratio="per_head")
     )
     assert objective.item() == pytest.approx(1.0 + 1.2)
-    joint = policy_objective(
+    joint, _ = policy_objective(
         log_ratio * relevant, relevant, torch.ones(1, 1), standard.PPOParams(ratio="joint")
     )
     assert joint.item() == pytest.approx(1.2)
 
 
+def loss_by_autograd(
+    rescored: Rescoring, rollout: Rollout, usage: HeadUsage, ratio: str, coefficient: float
+) -> torch.Tensor:
+    """The whole loss, with limits of 20 and 30 on log-ratios and a range of 0.2, as a sum over rows."""
+    difference = torch.where(usage.relevant, rescored.log_probs - rollout.log_probs, 0)
+    log_ratio = difference.clamp(-20, 20)
+    assert rollout.advantages is not None
+    advantages = rollout.advantages[..., None]
+    if ratio == "joint":
+        log_ratio = log_ratio.sum(dim=-1, keepdim=True).clamp(-30, 30)
+    terms = torch.minimum(
+        log_ratio.exp() * advantages, log_ratio.exp().clamp(0.8, 1.2) * advantages
+    )
+    if ratio == "per_head":
+        terms = torch.where(usage.relevant, terms, 0)
+    errors = 0.5 * (rescored.values - rollout.returns).square()
+    rows = torch.where(rollout.valid, 0.7 * errors - terms.sum(dim=-1), 0)
+    entropies = torch.where(usage.choice, rescored.entropy, 0).sum(dim=(0, 1)) / usage.choice_rows
+    return rows.sum() / usage.rows - coefficient * entropies.sum()
+
+
+@pytest.mark.parametrize("ratio", ["joint", "per_head"])
+def test_the_gradient_is_that_of_the_loss(episode, ratio: str) -> None:
+    policy, rollout = episode
+    # Ratios on both sides of the range, and of the limits of a head and of an action.
+    generator = torch.Generator().manual_seed(1)
+    shape = rollout.log_probs.shape
+    moved = torch.randn(shape, generator=generator, dtype=torch.float64)
+    moved *= torch.tensor([0.1, 1.0, 10.0, 30.0]).double()[
+        torch.randint(4, shape, generator=generator)
+    ]
+    rollout = replace(rollout, log_probs=rollout.log_probs + moved)
+    usage = head_usage(policy, rollout, 1)
+    rescored = rescore(policy, rollout)
+    settings = standard.PPOParams(ratio=ratio, clip_range=0.2, value_coef=0.7)
+    _, by_output = losses(rescored, rollout, usage, settings, 0.3)
+    outputs = (rescored.log_probs, rescored.values, rescored.entropy)
+    expected = torch.autograd.grad(loss_by_autograd(rescored, rollout, usage, ratio, 0.3), outputs)
+    for actual, wanted in zip(by_output, expected, strict=True):
+        assert wanted.any()
+        torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-12)
+
+
 def test_value_loss_is_half_the_mean_squared_error(episode) -> None:
     policy, rollout = episode
     rescored = rescore(policy, rollout)
-    value_loss = losses(
-        rescored, rollout, head_usage(policy, rollout, 1), standard.PPOParams(), 0.0
-    ).sums["value_loss"]
+    terms, _ = losses(rescored, rollout, head_usage(policy, rollout, 1), standard.PPOParams(), 0.0)
+    value_loss = terms.sums["value_loss"]
     errors = (rescored.values - rollout.returns)[rollout.valid].tolist()
     assert value_loss.item() == pytest.approx(sum(0.5 * error**2 for error in errors) / len(errors))
 
@@ -92,9 +129,8 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice(episode) -> None:
     policy, rollout = episode
     rescored = rescore(policy, rollout)
     usage = head_usage(policy, rollout, 1)
-    with_bonus = losses(rescored, rollout, usage, standard.PPOParams(), 1.0)
-    means = []
-    sums = with_bonus.sums
+    terms, gradients = losses(rescored, rollout, usage, standard.PPOParams(), 0.5)
+    sums = terms.sums
     for head in range(4):
         values = [
             rescored.entropy[t, e, head].item()
@@ -103,25 +139,20 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice(episode) -> None:
             if rollout.valid[t, e] and choices(rollout, t, e, head) > 1
         ]
         assert usage.choice_rows[head] == len(values)
-        means.append(sum(values) / len(values))
         assert sums["choice"][head] == len(values)
         assert sums["entropy"][head].item() == pytest.approx(sum(values), rel=1e-9)
-    plain = losses(rescored, rollout, usage, standard.PPOParams(), 0.0)
-    assert (plain.loss - with_bonus.loss).item() == pytest.approx(sum(means))
+        expected = torch.where(usage.choice[..., head], -0.5 / len(values), 0.0)
+        torch.testing.assert_close(gradients.entropy[..., head], expected, check_dtype=False)
 
 
 def test_each_head_has_its_own_entropy_coefficient(episode) -> None:
     policy, rollout = episode
     usage = head_usage(policy, rollout, 1)
-    terms = []
-    for coefficient in (torch.tensor([0.1, 0.0, 0.2, 0.1]).double(), 0.0):
-        terms.append(
-            losses(rescore(policy, rollout), rollout, usage, standard.PPOParams(), coefficient)
-        )
-    op, _, blueprint, style = terms[0].sums["entropy"] / usage.choice_rows
-    assert (terms[1].loss - terms[0].loss).item() == pytest.approx(
-        0.1 * (op + 2 * blueprint + style).item()
+    coefficients = torch.tensor([0.1, 0.0, 0.2, 0.1]).double()
+    _, by_output = losses(
+        rescore(policy, rollout), rollout, usage, standard.PPOParams(), coefficients
     )
+    assert torch.allclose(by_output.entropy.sum(dim=(0, 1)), -coefficients)
 
 
 def test_rows_that_are_over_change_nothing(episode) -> None:
@@ -190,10 +221,9 @@ def test_credit_belongs_to_the_op_that_was_sampled_not_to_the_one_that_happened(
     assert rollout.advantages is not None
     rollout = replace(rollout, advantages=rollout.rewards - 0.3)
     settings = standard.PPOParams(ratio=ratio, **POLICY_ONLY)
-    loss = losses(
-        rescore(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, 0.0
-    ).loss
-    (gradient,) = torch.autograd.grad(loss, policy.heads[0].out.bias)
+    rescored = rescore(policy, rollout)
+    _, by_output = losses(rescored, rollout, head_usage(policy, rollout, 1), settings, 0.0)
+    (gradient,) = by_output.through(rescored, [policy.heads[0].out.bias])
     # Of −E[A] with respect to the logit of B: −Σ_a π(a) (1[a = B] − π(B)) (Q(a) − 0.3), here with the share of B drawn.
     share = chose_b.double().mean().item()
     paid_b = rollout.rewards[0, chose_b].mean().item()

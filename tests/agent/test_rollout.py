@@ -1,9 +1,19 @@
 """Collecting: what is stored is what was seen, done and got."""
 
-import torch
+from typing import Any
 
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from simic import memory
+from simic.agent import Agent
+from simic.agent.agent import settings, sizes
 from simic.agent.normalization import Normalizers
 from simic.agent.rollout import collect
+from simic.errors import SimicError
 
 from .worlds import TensorWorld, episodes, learned_scales, make_policy
 
@@ -101,3 +111,68 @@ def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_en
     )
     assert not torch.allclose(uncut.log_probs[3:], rollout.log_probs[3:], atol=1e-3)
     assert not position.starts.any()
+
+
+class Noise(gymnasium.Env):
+    """Shows a picture of noise, as bytes or as floats; pays for its first pixel. Five steps, then cut off."""
+
+    action_space = Discrete(2)
+
+    def __init__(self, dtype: Any) -> None:
+        self.observation_space = Box(0, 255, (8, 8), dtype)
+
+    def _look(self) -> np.ndarray:
+        self.picture = self.np_random.integers(256, size=(8, 8)).astype(
+            self.observation_space.dtype
+        )
+        return self.picture
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._look(), {}
+
+    def step(self, action):
+        reward = float((self.picture[0, 0] > 99) == action)
+        self.time += 1
+        return self._look(), reward, False, self.time == 5, {}
+
+
+def test_a_rollout_of_pictures_that_fits_as_bytes_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """16 steps of 4 environments: 100 bytes each, and 64 pixels."""
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 16 * 4 * (100 + 64))
+    small = {"envs": 4, "rollout_steps": 16, "policy": sizes(core="none", encoder_units=8)}
+    Agent(lambda: Noise(np.uint8), **small)
+    with pytest.raises(SimicError, match="a rollout: at least"):
+        Agent(lambda: Noise(np.float32), **small)
+
+
+def test_pixels_of_bytes_are_held_as_bytes_and_learned_from_with_the_same_bits_as_floats() -> None:
+    agents = []
+    for dtype in (np.uint8, np.float32):
+        policy = sizes(core="gru", encoder_units=16, core_units=16)
+        learner = Agent(
+            lambda dtype=dtype: Noise(dtype),
+            envs=4,
+            rollout_steps=16,
+            policy=policy,
+            ppo=settings(),
+        )
+        rollout, _ = collect(learner.env, learner.policy, learner.normalizers, 0, 1, 16)
+        assert rollout.pixels.shape == (16, 4, 64) and rollout.pixels.unique().numel() > 200
+        assert rollout.pixels.nbytes == 16 * 4 * 64 * np.dtype(dtype).itemsize
+        assert rollout.features.shape[-1] == rollout.raw_features.shape[-1] == 0
+        returns = learner.train(256)
+        action, _ = learner.predict(np.full((8, 8), 200.0))
+        agents.append((learner.tensors(), rollout.pixels.float(), returns, action))
+    (tensors, *others), (expected, *expected_others) = agents
+    assert tensors.keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in tensors.items())
+    assert torch.equal(others[0], expected_others[0]) and others[1:] == expected_others[1:]
+    assert learner.predict(np.full(64, 0.5))  # no bytes
+    with pytest.raises(
+        SimicError, match=r"observation is 0\.5, which its space's uint8 cannot hold"
+    ):
+        Agent(lambda: Noise(np.uint8), policy=policy).predict(np.full(64, 0.5))

@@ -59,14 +59,14 @@ def test_pixels_are_first_and_categories_last_each_value_with_a_number_of_its_ow
     layout = Layout(SPACE)
     spec = layout.spec
     row = layout.row(SEEN)
-    assert row.dtype == np.float32 and len(row) == spec.features + spec.categories == 216 + 5 + 3
+    assert row.dtype == np.float32 and len(row) == spec.width == 216 + 5 + 3
     assert row[:216].tolist() == list(range(216))
     assert row[216:221].tolist() == [0.5, -0.25, 1.0, 0.0, 1.0]
     # Goals are 0 to 3, then come the three and the two of the pair.
     assert row[221:].tolist() == [2.0, 4 + 2.0, 4 + 3 + 0.0]
     assert (spec.categories, spec.cardinality, spec.pixels) == (3, 9, 216)
-    assert spec.images == (Image((8, 9, 3), "last", 255.0),)
-    assert spec.raw == (True,) * 216 + (False,) * 2 + (True,) * 3
+    assert spec.images == (Image((8, 9, 3), "last", 255.0),) and spec.pixel_dtype == "uint8"
+    assert spec.features == 5 and spec.raw == (False,) * 2 + (True,) * 3
 
 
 def test_columns_tell_another_language_where_each_value_goes() -> None:
@@ -121,18 +121,22 @@ def test_an_environment_is_observed_in_rows_and_its_last_observation_too(kind: t
         "5 observed numbers, image [8, 9, 3], channels last, 3 categories; "
     )
     observation, _ = adapter.reset()
-    assert observation.features.shape == (2, 221)
+    assert observation.features.shape == (2, 5)
+    assert observation.pixels is not None and observation.pixels.dtype == torch.uint8
+    assert observation.pixels[1].tolist() == list(range(216))
     assert observation.categories.tolist() == [[0, 6, 7]] * 2
     for _ in range(2):
         observation, *_ = adapter.step(torch.zeros(2, 1, dtype=torch.int64))
     assert observation.categories[:, 0].tolist() == [2, 2]
     observation, _, _, truncated, info = adapter.step(torch.zeros(2, 1, dtype=torch.int64))
     assert truncated.all() and info.final is not None
-    assert info.final.features[:, 216].tolist() == [3.0, 3.0]
+    assert info.final.features[:, 0].tolist() == [3.0, 3.0]
+    assert info.final.pixels is not None and torch.equal(info.final.pixels, observation.pixels)
     assert info.final.categories[:, 0].tolist() == [3, 3]
     assert observation.categories[:, 0].tolist() == [0, 0]
     single = adapter.rows([SEEN], None)
-    assert single.features.shape == (1, 221) and single.categories.tolist() == [[2, 6, 7]]
+    assert single.numbers[0].tolist() == Layout(SPACE).row(SEEN)[:221].tolist()
+    assert single.categories.tolist() == [[2, 6, 7]]
     adapter.env.close()
 
 
@@ -159,23 +163,49 @@ def test_what_is_missing_or_cannot_be_learned_from_is_named() -> None:
         Layout(SPACE).row({name: value for name, value in SEEN.items() if name != "at"})
     with pytest.raises(SimicError, match="is missing: observation is a int"):
         Layout(SPACE).row(3)
-    with pytest.raises(
-        SimicError,
-        match=r"observation space Text.* at observation\['said'\]: must be Box, Discrete",
-    ):
-        _ = Layout(Dict(said=Text(5))).spec
-    with pytest.raises(SimicError, match=r"observation space Sequence.*: must be Box"):
+    with pytest.raises(SimicError, match=r"^observation space Sequence: must be Box, .* of these$"):
         _ = Layout(Sequence(Discrete(2))).spec
 
 
-def test_pixels_and_flags_are_not_scaled() -> None:
+@pytest.mark.parametrize(
+    ("space", "leaf", "keys"),
+    [
+        (Dict(image=Box(0, 255, (7, 7, 3), np.uint8), mission=Text(5)), "['mission']", "['image']"),
+        (Dict(a=Dict(b=Text(5), c=Discrete(2)), d=Tuple((Discrete(2),) * 2)), "['a']['b']", "['d']"),
+        (Tuple((Discrete(2), Text(5), Box(0, 1, (2,)))), "[1]", "[0, 2]"),
+    ],
+)  # fmt: skip
+def test_a_leaf_that_cannot_be_learned_from_is_named_and_can_be_left_out(
+    space: gymnasium.Space, leaf: str, keys: str
+) -> None:
+    """As the message says, word for word."""
+
+    class Env(gymnasium.Env):
+        observation_space = space
+
+    words = f"observation space Text at observation{leaf}: must be Box, Discrete"
+    with pytest.raises(SimicError, match=re.escape(words)) as refused:
+        _ = Layout(space).spec
+    remedy = str(refused.value).rpartition("to leave it out: ")[2]
+    assert remedy == f"gymnasium.wrappers.FilterObservation(env, {keys})"
+    filtered = eval(remedy, {"gymnasium": gymnasium, "env": Env()})  # noqa: S307 - our own
+    assert Layout(filtered.observation_space).spec.width > 0
+
+
+def test_flags_are_not_scaled() -> None:
     layout = Layout(SPACE)
     normalizer = ObservationNormalizer(layout.spec)
-    rows = torch.from_numpy(layout.row(SEEN)[None, :221]).repeat(4, 1)
-    rows[:, 216] = torch.tensor([0.0, 10.0, 20.0, 30.0])
-    normalizer.update(rows[:, 216:], torch.ones(4, dtype=torch.bool))
+    rows = torch.from_numpy(layout.row(SEEN)[None, 216:221]).repeat(4, 1)
+    rows[:, 0] = torch.tensor([0.0, 10.0, 20.0, 30.0])
+    normalizer.update(rows, torch.ones(4, dtype=torch.bool))
     seen = normalizer.normalize(rows)
-    assert torch.equal(seen[:, :216], rows[:, :216]) and torch.equal(seen[:, 218:], rows[:, 218:])
-    assert seen[:, 216].mean().item() == pytest.approx(0.0, abs=1e-6)
-    assert seen[:, 216].std(correction=0).item() == pytest.approx(1.0, abs=1e-3)
-    assert all(len(part) == 5 for part in (normalizer.mean, normalizer.scale))
+    assert torch.equal(seen[:, 2:], rows[:, 2:])
+    assert seen[:, 0].mean().item() == pytest.approx(0.0, abs=1e-6)
+    assert seen[:, 0].std(correction=0).item() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_pictures_of_several_types_are_held_as_floats() -> None:
+    byte, number = Box(0, 255, (8, 8), np.uint8), Box(0.0, 1.0, (8, 8))
+    assert Layout(Dict(a=byte, b=byte)).spec.pixel_dtype == "uint8"
+    assert Layout(Dict(a=byte, b=number)).spec.pixel_dtype == "float32"
+    assert Layout(Dict(a=Discrete(2))).spec.pixels == 0

@@ -82,3 +82,20 @@ def test_what_a_user_reads_is_short(place: str) -> None:
         name(page): len(re.findall(r"\S*\w\S*", page.read_text(encoding="utf-8"))) for page in pages
     }
     assert sum(words.values()) <= MOST_WORDS[place], words
+
+
+def test_every_feature_has_what_shows_it() -> None:
+    """Each named test is there, and each example is run by a test."""
+    text = (ROOT / "docs" / "history" / "agent_features.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if "●" in line]
+    assert len(rows) > 15
+    runs = "".join(
+        (ROOT / "tests" / name).read_text(encoding="utf-8")
+        for name in ("test_examples.py", "agent/test_export.py")
+    )
+    for row in rows:
+        shown = re.findall(r"`((?:tests|examples)/[\w/]+\.py)(?:::(\w+))?`", row)
+        assert shown, row
+        for file, test in shown:
+            code = (ROOT / file).read_text(encoding="utf-8")
+            assert f"\ndef {test}(" in code if test else Path(file).stem in runs, (file, test)

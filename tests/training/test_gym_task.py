@@ -2,14 +2,19 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from simic.agent import Agent
 from simic.agent.play import PlayedEpisodes
 from simic.envs import gym_env
 from simic.errors import SimicError
 from simic.params import GymParams, Params, Policy, PPOParams, Prepare, Runtime, Train
+from simic.training.gym_task import hashed
 from simic.training.interrupts import Interrupted
 from simic.training.observers import Observer
 from simic.training.session import open_session
@@ -83,6 +88,33 @@ def test_stopped_anywhere_it_ends_with_the_same_bytes(name: str, core: str, tmp_
     assert_same_run(tmp_path / "stopped", tmp_path / "whole")
 
 
+@pytest.mark.parametrize(
+    ("name", "vector"), [("CartPole-v1", "one"), ("Counting-v0", "tensors"), ("Throw-v0", "one")]
+)
+def test_the_agent_on_its_own_learns_the_same(name: str, vector: Any, tmp_path: Path) -> None:
+    params = small(name)
+    task = params.prepare.gym.model_copy(update={"vector": vector})
+    prepare = params.prepare.model_copy(update={"gym": task})
+    params = params.model_copy(update={"prepare": prepare})
+    gym_env.prepare(task, 1, tmp_path / "prepared")
+    run(params, tmp_path / "work", tmp_path / "prepared")
+    [*_, last] = sorted((tmp_path / "work" / "checkpoints").glob("*/state.safetensors"))
+    tensors = load_file(last)
+    agent = Agent(
+        name,
+        rng_seed=params.rng_seed,
+        envs=4,
+        rollout_steps=8,
+        policy=params.train.policy,
+        ppo=params.train.ppo,
+        vector=vector,
+    )
+    agent.train(3 * 4 * 8)
+    learned = {f"ppo/{name}": tensor for name, tensor in agent.ppo.state_dict().items()}
+    assert learned.keys() <= tensors.keys()
+    assert [name for name in learned if not torch.equal(learned[name], tensors[name])] == []
+
+
 def test_an_environment_that_does_not_repeat_itself_begins_anew_and_says_so(tmp_path: Path) -> None:
     params = small("Wandering-v0")
     params = params.model_copy(
@@ -103,6 +135,12 @@ def test_an_environment_that_does_not_repeat_itself_begins_anew_and_says_so(tmp_
     assert run(params, tmp_path / "work", tmp_path / "prepared") == ["inexact_resume"]
     monkey.undo()
     assert Wandering.episodes > 0
+
+
+def test_every_byte_of_a_picture_changes_its_hash() -> None:
+    pictures = torch.arange(10, dtype=torch.uint8).repeat(11, 1)
+    pictures[range(10), range(10)] += 1
+    assert len(hashed(pictures).unique()) == 11
 
 
 def test_what_cannot_train_is_refused_in_a_line(prepared: Path, tmp_path: Path) -> None:

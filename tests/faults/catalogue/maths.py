@@ -11,7 +11,9 @@ FAULTS: Faults = {
         "The trace of the advantages is discounted by γ² λ.",
         "agent/test_losses.py",
         Patch(
-            ADVANTAGES, "delta[t] + gamma * gae_lambda *", "delta[t] + gamma * gamma * gae_lambda *"
+            ADVANTAGES,
+            "(gamma * gae_lambda * continues)",
+            "(gamma * gamma * gae_lambda * continues)",
         ),
     ),
     "gamma-lambda-swapped": fault(
@@ -26,7 +28,7 @@ FAULTS: Faults = {
     "bootstrap-at-terminal": fault(
         "A terminal state is worth its value instead of 0.",
         "agent/test_losses.py",
-        Patch(ADVANTAGES, "torch.where(terminated, 0.0, next_values)", "next_values"),
+        Patch(ADVANTAGES, "next_values.masked_fill(terminated, 0.0)", "next_values"),
     ),
     "next-value-is-own-value": fault(
         "The value of the state after a step is that of the state before it.",
@@ -42,8 +44,8 @@ FAULTS: Faults = {
         "agent/test_losses.py",
         Patch(
             LOSSES,
-            "(rescoring.values - batch.returns).square()",
-            "(rescoring.values - batch.advantages).square()",
+            "(rescoring.values - batch.returns)",
+            "(rescoring.values - batch.advantages)",
         ),
     ),
     "advantage-normalised-per-host": fault(
@@ -67,8 +69,8 @@ FAULTS: Faults = {
         "agent/test_losses.py",
         Patch(
             LOSSES,
-            "settings.value_coef * value_loss - bonus",
-            "settings.value_coef * value_loss + bonus",
+            "(torch.zeros_like(choice_rows) - entropy_coef)",
+            "(torch.zeros_like(choice_rows) + entropy_coef)",
         ),
     ),
     "ratio-per-head": fault(
@@ -98,7 +100,9 @@ FAULTS: Faults = {
     "half-the-minibatches": fault(
         "Every epoch of an update ends before its last minibatch.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
-        Patch(PPO, ".tensor_split(minibatches):", ".tensor_split(minibatches)[:-1]:"),
+        Patch(
+            PPO, "for minibatch in range(minibatches):", "for minibatch in range(minibatches - 1):"
+        ),
     ),
     "entropy-schedule-backwards": fault(
         "The entropy coefficient rises over the run instead of falling.",

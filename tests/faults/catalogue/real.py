@@ -46,8 +46,8 @@ FAULTS: Faults = {
         "reference/test_small_runs.py::test_a_late_iteration_is_what_the_reference_computes",
         Patch(
             PPO,
-            ".tensor_split(minibatches):",
-            ".tensor_split(minibatches)[: minibatches - (iteration > 3)]:",
+            "for minibatch in range(minibatches):",
+            "for minibatch in range(minibatches - (iteration > 3)):",
         ),
     ),
     "moments-halved-late": fault(
@@ -96,8 +96,8 @@ FAULTS: Faults = {
         "reference/test_small_runs.py::test_many_hosts_on_two_cores_are_what_the_reference_computes",
         Patch(
             PPO,
-            "torch.where(terminated",
-            "torch.where(terminated & (torch.arange(terminated.shape[-1]) < 500)",
+            "masked_fill(terminated,",
+            "masked_fill(terminated & (torch.arange(terminated.shape[-1]) < 500),",
         ),
     ),
     # The last hosts.
