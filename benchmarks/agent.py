@@ -80,6 +80,7 @@ def code(algorithm: str) -> str:
     if not algorithm.startswith("simic"):
         # Peers are not ours to hash: versions name their code.
         return " ".join(f"{name} {version(name)}" for name in PEERS)
+    # With the environments, some of which are defined elsewhere.
     package = Path(simic.__file__).parent
     scripts = [inspect.getfile(part) for part in (main, Task, Corridor, Platform)]
     files = [*sorted((package / "agent").rglob("*.py")), *map(Path, scripts)]
@@ -145,13 +146,11 @@ def peer(cell: Cell, task: Task) -> None:
     def normalized(seed: int, **options: bool) -> VecNormalize:
         make = partial(task.env, cell.algorithm)
         env = make_vec_env(make, task.shared["envs"], seed=seed)
-        # Scales are for numbers: not for pictures alone, nor for categories beside them.
+        # Scales are for numbers: not for a picture alone, nor for categories beside numbers.
         space = env.observation_space
-        numbers = (
-            [key for key, part in space.items() if isinstance(part, Box)]
-            if isinstance(space, Dict)
-            else None
-        )
+        numbers = None
+        if isinstance(space, Dict):
+            numbers = [key for key, part in space.items() if isinstance(part, Box)]
         return VecNormalize(
             env,
             gamma=task.shared["gamma"],
@@ -201,9 +200,8 @@ def build(cell: Cell, task: Task, env: Any) -> tuple[Any, Callable]:
         "value_coef": "vf_coef",
         "entropy_coef": "ent_coef",
     }
-    shared = {
-        peer_names.get(name, name): value for name, value in (task.shared | cell.config).items()
-    }
+    shared = task.shared | cell.config
+    shared = {peer_names.get(name, name): value for name, value in shared.items()}
     shared["batch_size"] = task.rollout // shared.pop("minibatches")
     del shared["envs"]
     model = kind(policy, env, seed=cell.rng_seed, policy_kwargs=shape, device="cpu", **shared)
@@ -218,6 +216,7 @@ def grid_encoder() -> type:
         def __init__(self, observation_space: Box) -> None:
             super().__init__(observation_space, features_dim=128)
             channels, *sides = observation_space.shape
+            # Channels come first, where Stable-Baselines3 moves them.
             layers: list[nn.Module] = []
             for before, after in pairwise((channels, 16, 32, 64)):
                 layers += [nn.Conv2d(before, after, 2), nn.ReLU()]
@@ -248,14 +247,14 @@ class Job:
 
     @property
     def path(self) -> Path:
-        # The name says what is looked for; with which code it was run stands inside.
+        # The name says what is looked for; with which code and settings it was run stands inside.
         name = "-".join(str(value) for value in self.config.values())
         folder = self.work / self.task.replace(" ", "_") / self.algorithm.replace(" ", "_")
         return folder / f"{name}-{self.rng_seed}.json"
 
     def cell(self) -> dict[str, Any] | None:
         """Read its result; None where it was not run, or with other code or for another number of steps."""
-        # Missing and outdated are one: both are run.
+        # Missing and outdated are one: both are run. The code of a peer is its version, so settings are compared too.
         cell = json.loads(self.path.read_bytes()) if self.path.exists() else {}
         expected = {
             "code": code(self.algorithm),

@@ -147,7 +147,7 @@ class PlatformOfNumbers(gymnasium.ActionWrapper):
         self.action_space = Box(-1.0, 1.0, (2 * len(MOVES),))
 
     def action(self, action: np.ndarray) -> dict[str, Any]:
-        # Numbers come within ±1, as its own rescaling of bounded actions wants them.
+        # Stable-Baselines3 advises bounds of −1 and 1.
         scores, reaches = np.split(action, 2)
         return platform_action(int(scores.argmax()), (reaches + 1.0) / 2.0)
 
@@ -225,8 +225,7 @@ class Task:
     def env(self, algorithm: str) -> gymnasium.Env:
         """Make the environment as an algorithm can take it."""
         env = self.make()
-        wrapper = self.wrappers.get(algorithm)
-        return env if wrapper is None else wrapper(env)
+        return self.wrappers[algorithm](env) if algorithm in self.wrappers else env
 
 
 def registered(name: str, **options: Any) -> Callable[[], gymnasium.Env]:
@@ -247,14 +246,43 @@ LANDER = {
 # CartPole, Acrobot, LunarLander and Hopper are solved where Gymnasium's registry says so; the other thresholds are
 # ours.
 TASKS = {
-    "CartPole-v1": Task(registered("CartPole-v1"), 475.0, 60_000, FEEDFORWARD),
-    "Acrobot-v1": Task(registered("Acrobot-v1"), -100.0, 60_000, FEEDFORWARD, seeds=20),
-    "CartPole without velocities": Task(without_velocities, 475.0, 50_000, RECURRENT),
+    "CartPole-v1": Task(
+        registered("CartPole-v1"),
+        475.0,
+        60_000,
+        FEEDFORWARD,
+    ),
+    "Acrobot-v1": Task(
+        registered("Acrobot-v1"),
+        -100.0,
+        60_000,
+        FEEDFORWARD,
+        seeds=20,
+    ),
+    "CartPole without velocities": Task(
+        without_velocities,
+        475.0,
+        50_000,
+        RECURRENT,
+    ),
     "Maze": Task(Maze, 0.8, 30_000, MASKED),
     "PickLegal": Task(PickLegal, 45.0, 100_000, MASKED),
-    "Pendulum-v1": Task(registered("Pendulum-v1"), -200.0, 60_000, FEEDFORWARD, {"gamma": 0.9}),
+    # The consequences of a push are over in a second.
+    "Pendulum-v1": Task(
+        registered("Pendulum-v1"),
+        -200.0,
+        60_000,
+        FEEDFORWARD,
+        {"gamma": 0.9},
+    ),
     "Hopper-v5": Task(registered("Hopper-v5"), 3800.0, 300_000, FEEDFORWARD),
-    "LunarLander-v3": Task(registered("LunarLander-v3"), 200.0, 125_000, FEEDFORWARD, LANDER),
+    "LunarLander-v3": Task(
+        registered("LunarLander-v3"),
+        200.0,
+        125_000,
+        FEEDFORWARD,
+        LANDER,
+    ),
     "LunarLander-v3, continuous": Task(
         registered("LunarLander-v3", continuous=True),
         200.0,
@@ -262,6 +290,7 @@ TASKS = {
         FEEDFORWARD,
         LANDER,
     ),
+    # A network for its pictures is in MiniGrid's documentation; rl-baselines3-zoo takes them as numbers.
     "DoorKey-5x5, picture": Task(
         partial(door_key, only_picture=True),
         0.9,

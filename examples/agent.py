@@ -73,7 +73,7 @@ def report(progress: IterationReport) -> None:
 def main(steps: int) -> float:
     """Train, and return the mean greedy return of new episodes."""
     policy = sizes(encoder_units=32, core="lstm", core_units=32, head_units=32)
-    ppo = settings(learning_rate=3e-3, gamma=0.99, target_kl=None)
+    ppo = settings(learning_rate=3e-3, gamma=0.99)
     agent = Agent(Lock, envs=16, rollout_steps=64, policy=policy, ppo=ppo)
     agent.train(steps, report)
     returns = agent.evaluate(episodes=64)

@@ -23,7 +23,7 @@ def main(steps: int) -> float:
     """Train, and return the mean greedy return of new episodes."""
     # What is seen is the whole state. The consequences of a push are over in a second, so the future counts little.
     policy = sizes(core="none", encoder_units=64)
-    ppo = settings(gamma=0.9, epochs=10, target_kl=None)
+    ppo = settings(gamma=0.9, epochs=10)
     agent = Agent("Pendulum-v1", envs=8, rollout_steps=128, policy=policy, ppo=ppo)
     agent.train(steps, report)
     returns = agent.evaluate(episodes=24)

@@ -1,4 +1,4 @@
-"""Serve the deployment simic/train, one run at a time, from the project's root. Started by `make serve`."""
+"""Serve the deployments simic/train, watch and retrain, one run at a time, from the project's root: `make serve`."""
 
 import asyncio
 import contextlib
@@ -7,9 +7,10 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
-from prefect import get_client
+from prefect import Flow, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
@@ -17,6 +18,7 @@ from prefect.types.entrypoint import EntrypointType
 
 from flows import recovery
 from flows.pipeline import simic
+from flows.production import RETRAINS, retrain, watch
 from simic import durable
 from simic.errors import exit_with_message
 
@@ -25,19 +27,28 @@ GRACE_SECONDS = 28.0
 _log = logging.getLogger("prefect.simic")
 
 
+# What is served: a flow with the name of its deployment, and the event that starts it.
+DEPLOYMENTS: dict[str, tuple[Flow, list[Any]]] = {
+    "train": (simic, []),
+    "watch": (watch, []),
+    "retrain": (retrain, [RETRAINS]),
+}
+
+
 async def register(runner: Runner) -> None:
-    """Create or update the deployment on the server."""
-    deployment = await simic.ato_deployment(
-        name="train",
-        description="prepare, train, evaluate, audit; overrides are for the run alone",
-        tags=["simic"],
-        entrypoint_type=EntrypointType.MODULE_PATH,
-        schedules=await _schedules(f"{simic.name}/train"),
-    )
-    # Explicit: takes back a work pool that `prefect deploy` may have set
-    deployment.work_pool_name = None
-    deployment.work_queue_name = None
-    await runner.aadd_deployment(deployment)
+    """Create or update the deployments on the server."""
+    for name, (flow, triggers) in DEPLOYMENTS.items():
+        deployment = await flow.ato_deployment(
+            name=name,
+            tags=["simic"],
+            entrypoint_type=EntrypointType.MODULE_PATH,
+            schedules=await _schedules(f"{flow.name}/{name}"),
+            triggers=triggers,
+        )
+        # Explicit: takes back a work pool that `prefect deploy` may have set
+        deployment.work_pool_name = None
+        deployment.work_queue_name = None
+        await runner.aadd_deployment(deployment)
 
 
 async def _schedules(name: str) -> list[DeploymentScheduleCreate]:

@@ -10,6 +10,9 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from flows.up import NAMES, SETTINGS_FILE
 
+# Under which the server's own automations ask it, without a network.
+IN_MEMORY = "prefect-in-memory"
+
 
 def create_app() -> FastAPI:
     """Create the server's app. Called by uvicorn; exits where there is no password."""
@@ -19,5 +22,5 @@ def create_app() -> FastAPI:
         )
     app = server.create_app(final=True)
     # A page may point its own name at this machine; the browser then takes this server for the page's.
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(NAMES))
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*NAMES, IN_MEMORY])
     return app

@@ -44,6 +44,7 @@ def grow(
     n: int = 8,
     epochs: int | None = None,
     rng_seed: int = 1,
+    reference: bool = True,
     verbose: bool = True,
 ) -> "GrownModel":
     """Grow networks on your own data as ``simic grow`` does, and save the best one.
@@ -59,6 +60,7 @@ def grow(
         n: Networks grown side by side; the best by validation is saved.
         epochs: That each network trains for; default: the middle of the policy's training.
         rng_seed: Of all random numbers.
+        reference: Keep a sample of a table's rows beside the network.
         verbose: Print what was done to the data, and the network beside floors that cost less.
 
     Raises:
@@ -79,6 +81,7 @@ def grow(
         epochs=None if epochs is None else whole_number("epochs", epochs, 1, MOST_EPOCHS),
         target=target,
         layout=layout,
+        reference=reference,
     )
 
     # Grow, and say how the result compares with floors that cost less.

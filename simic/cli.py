@@ -24,6 +24,7 @@ T = TypeVar("T")
 STAGES = "A run and its stages"
 GROWING = "Own data, own environment"
 RESULTS = "Results"
+PRODUCTION = "In production"
 UPKEEP = "Upkeep"
 # What a terminal obeys.
 RED = "\x1b[1;31m"
@@ -130,28 +131,120 @@ def explain(
     _say(stages.explain(params.load(workspace.params), workspace, task, step))
 
 
-@app.command(rich_help_panel=RESULTS)
+NetworkName = Annotated[
+    str,
+    typer.Argument(help="A registered model of networks, whose champion is meant, or a folder."),
+]
+RequestLog = Annotated[Path, typer.Option(metavar="FOLDER", help="The request log of the server.")]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A table with the columns request and the label, as far as it is known.",
+    ),
+]
+REQUESTS = Path("requests")  # as of simic serve
+
+
+@app.command(rich_help_panel=PRODUCTION)
+def watch(
+    model: NetworkName,
+    requests: RequestLog = REQUESTS,
+    labels: Labels = None,
+) -> None:
+    """Look whether requests are still as in training, and answers as right as promised; exit code 1: they are not."""
+    from simic.serving import champions
+    from simic.serving import watch as watching
+
+    # Of a registered model the champion of this moment.
+    workspace = _workspace()
+    with champions.opened(workspace, model) as network:
+        report = watching.watch(network, requests, workspace.watch_of(model), labels)
+    for line in report.lines:
+        _say(line)
+    # For whoever runs this by a scheduler of their own.
+    if report.look is not None and report.look.findings:
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=PRODUCTION)
+def retrain(
+    model: NetworkName,
+    data: Annotated[Path, typer.Option(metavar="FILE", help="The table of the first training.")],
+    labels: Annotated[Path, typer.Option(metavar="FILE", help="As of simic watch.")],
+    requests: RequestLog = REQUESTS,
+    window: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rows to train on, the newest; default: all.", show_default=False),
+    ] = None,
+    n: Annotated[int, typer.Option(min=1, help="As of simic grow.")] = 8,
+) -> None:
+    """Grow a challenger on old rows and labelled requests, beside plainer models; simic promote compares it."""
+
+    def body() -> None:
+        from simic import params
+        from simic.serving import retrain as retraining
+
+        # Growing needs no params.yaml: without one, defaults serve.
+        workspace = _workspace()
+        request = retraining.Retraining(model, data, requests, labels, window, n)
+        tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
+        _say(f"challenger {retraining.retrain(tree, workspace, request, _say)}")
+        _say(f"next       simic promote {model}")
+
+    _interruptible(body, "retrain")
+
+
+@app.command(rich_help_panel=PRODUCTION)
 def promote(
-    run: Annotated[
+    challenger: Annotated[
         str | None,
         typer.Argument(
-            help="Name or id of an MLflow run; default: the challenger.", show_default=False
+            help="A registered model of networks, or the name or id of a policy's run; default: the policies' "
+            "challenger.",
+            show_default=False,
+        ),
+    ] = None,
+    on: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Labelled rows that neither network has seen; default: those that simic retrain kept.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Make a run MLflow's champion if it beats the present one on the same held-out tasks; exit code 1: it does not."""
+    """Make a network or a policy MLflow's champion if it beats the present one on what neither was trained on.
+
+    Networks are compared on the newest labelled rows, policies on the same held-out tasks. Exit code 1: it does not.
+    """
     from simic import params
     from simic.pipeline import engine
-    from simic.pipeline import promote as promotion
+    from simic.serving import promotion
 
     workspace = _workspace()
+    # Networks need no params.yaml.
+    tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
     # Under the lock: a stage that is running may be recording just now.
     with engine.workspace_lock(workspace):
-        decision = promotion.promote(params.load(workspace.params), workspace, run)
+        decision = promotion.promote(tree, workspace, challenger, on)
     for line in decision.lines:
         _say(line)
-    if not decision.promoted:
+    if decision.objections:
         raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=PRODUCTION)
+def rollback(
+    name: Annotated[str, typer.Argument(help="A registered model, of networks or policies.")],
+    reason: Annotated[str, typer.Option(help="Why, for the history.")],
+) -> None:
+    """Make the version that was MLflow's champion before the present one champion again."""
+    from simic.serving import promotion
+
+    # The command says who is champion now, and who was.
+    for line in promotion.rollback(_workspace(), name, reason):
+        _say(line)
 
 
 @app.command(rich_help_panel=STAGES)
@@ -296,6 +389,9 @@ def grow(
     ] = 8,
     out: Annotated[Path, typer.Option(help="New folder for the grown network.")] = Path("grown"),
     epochs: GrowEpochs = None,
+    reference: Annotated[
+        bool, typer.Option(help="Keep 2,000 rows of a table beside the network.")
+    ] = True,
 ) -> None:
     """Grow a network on your own data with a trained controller or a baseline, and save it."""
     # Refused before anything heavy is imported.
@@ -315,7 +411,17 @@ def grow(
 
         workspace = _workspace()
         request = growing.Growth(
-            data, out, task, policy, host, n, epochs, target, layout, words=tuple(words or ())
+            data,
+            out,
+            task,
+            policy,
+            host,
+            n,
+            epochs,
+            target,
+            layout,
+            words=tuple(words or ()),
+            reference=reference,
         )
         # Growing needs no project: without one, defaults serve.
         tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
@@ -351,6 +457,46 @@ def _say_use(folder: Path, request: "Growth", name: str = "") -> None:
     # Own data need the reading that predict.py has; a task of simic's is read by simic.
     command = f"python {folder / 'predict.py'} DATA, or " if request.task is None else ""
     _say(f"use it   {command}{python}{name}")
+
+
+@app.command(rich_help_panel=PRODUCTION)
+def register(
+    folder: Annotated[Path, typer.Argument(help="What simic grow saved, or recommended/ in it.")],
+    name: Annotated[str, typer.Argument(help="Of the data; MLflow's model is simic-NAME.")],
+) -> None:
+    """Register a classifier of a table in MLflow: the first of a name is the champion, later ones challengers."""
+    from simic.serving import promotion
+
+    version = promotion.register(_workspace(), folder, name)
+    _say(f"{version.name} version {version.version}: {', '.join(version.aliases)}")
+
+
+@app.command(rich_help_panel=PRODUCTION)
+def serve(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A registered NAME or NAME@ALIAS (default: champion), champion for the policy of "
+            "params.yaml, or a folder with a network or an exported policy."
+        ),
+    ],
+    host: Annotated[
+        str, typer.Option(help="Beyond this machine SIMIC_TOKEN must be set.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    log: Annotated[bool, typer.Option(help="Log requests in the folder requests.")] = True,
+) -> None:
+    """Serve a network or a policy over HTTP, and each new version of it."""
+    if importlib.util.find_spec("uvicorn") is None:
+        raise SimicError("uvicorn is not installed; pip install 'simic-grow[serve]'")
+    from simic.serving import app as server
+    from simic.serving.service import Service
+    from simic.serving.sources import find_source
+
+    # The token comes from the environment: arguments are for everybody on the machine to read.
+    workspace = _workspace()
+    service = Service(find_source(model, workspace), workspace.requests if log else None)
+    server.serve(service, host, port, os.environ.get("SIMIC_TOKEN", ""), _say)
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -415,9 +561,21 @@ def doctor(
 
 
 @app.command(rich_help_panel=RESULTS)
-def show() -> None:
+def show(
+    history: Annotated[
+        bool, typer.Option("--history", help="Print who was made champion, when and why.")
+    ] = False,
+) -> None:
     """Open the report in a browser, and print where it is."""
     import webbrowser
+
+    # The report is one of policies; the history is of networks too.
+    if history:
+        from simic.serving import history as promotions
+
+        for line in promotions.lines(_workspace()) or ["no promotion yet"]:
+            _say(line)
+        return
 
     # The path is printed in any case: over ssh no browser opens.
     report = _workspace().reports / "report.html"

@@ -48,6 +48,7 @@ class Purpose(IntEnum):
     ALIGNMENT = 20
     KEPT_ITERATION = 21
     TRIAL = 22
+    REFERENCE = 23
 
 
 def _signed(value: int) -> int:

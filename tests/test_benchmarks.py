@@ -112,7 +112,9 @@ def test_the_table_says_who_is_ahead_and_who_behind(work, low, high, word) -> No
     task["pairs"] = [pair | {"difference": 0.05, "low": low, "high": high}]
     results = {"agent": {"tasks": {"CartPole-v1": task}, "provenance": defaultdict(str)}}
     text = page.text(results)
+    # Half a point for each of 1, 2, 3, 0 and 1 above 470 and 480.
     assert f"| {word}: +0.1 [{low:+.1f}, {high:+.1f}] |" in text
+    assert "| CartPole-v1, 475 | simic, sb3 PPO | 470.7, 480.7 | 5/5, 5/5 |" in text
 
 
 # --- tasks made for the comparison ---

@@ -61,7 +61,6 @@ SETTINGS = {
     "learning_rate": 1e-3,
     "learning_rate_schedule": "constant",
     "epochs": 4,
-    "target_kl": 0.015,
     "entropy_coef": 0.01,
     "entropy_coef_final": 0.001,
     "gamma": 0.995,
@@ -134,8 +133,12 @@ class Agent:
         self.rng_seed = whole_number("rng_seed", rng_seed, -(2**63), 2**64)
         self.rollout_steps = whole_number("rollout_steps", rollout_steps, 1)
         self.make = env
-        self.sizes = policy or sizes()
-        self.settings = ppo or settings()
+        self.sizes = sizes() if policy is None else policy
+        self.settings = settings() if ppo is None else ppo
+        if not isinstance(self.sizes, params.Policy):
+            raise SimicError(f"policy = {policy!r}: must be made by sizes()")
+        if not isinstance(self.settings, params.PPOParams):
+            raise SimicError(f"ppo = {ppo!r}: must be made by settings()")
         # With memory a minibatch is made of whole environments.
         if self.sizes.core != "none" and rows < self.settings.minibatches:
             least = self.settings.minibatches

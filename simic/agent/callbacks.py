@@ -13,7 +13,7 @@ from typing import Any, Protocol, SupportsIndex
 
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.rollout import StepRecord
-from simic.errors import printable
+from simic.errors import SimicError, printable
 from simic.validation_messages import whole_number
 
 RETURN = "rollout/ep_rew_mean"  # as Stable-Baselines3 names it
@@ -71,6 +71,9 @@ class Watching:
         self, agent: Trainee, callbacks: Sequence[Callback | Callable[[IterationReport], Any]]
     ) -> None:
         self.agent = agent
+        for callback in callbacks:
+            if not (isinstance(callback, Callback) or callable(callback)):
+                raise SimicError(f"callback {callback!r}: must be a Callback, or a function")
         self.callbacks = [
             callback if isinstance(callback, Callback) else _Function(callback)
             for callback in callbacks

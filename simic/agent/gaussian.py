@@ -16,14 +16,12 @@ from torch.nn import functional
 from simic.agent.distributions import relevant_only
 
 LEAST_SIGMA = 0.02  # so that rounding of the mean stays far below it
-FIRST_LOG_SIGMA = math.log(
-    0.5
-)  # half the way to a bound (Andrychowicz et al. 2021, arXiv 2006.05990, C9)
+# Half the way to a bound (Andrychowicz et al. 2021, arXiv 2006.05990, C9).
+FIRST_LOG_SIGMA = math.log(0.5)
 # Uniform noise has 24 bits; in the middle of its steps no draw is infinite.
 HALF_STEP = 2.0**-25
-LARGEST_SQUASHED = (
-    1.0 - 2.0**-24
-)  # below 1 in float32, as actions are recorded; of 1 itself u would be infinite
+# The float32 before 1, as actions are recorded: of 1 itself u would be infinite.
+LARGEST_SQUASHED = 1.0 - 2.0**-24
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from simic.agent.checked_env import CheckedEnv
 from simic.agent.spaces import declared, layout_of
 from simic.agent.spec import ActionSpec, Observation
 from simic.errors import SimicError
-from simic.transfer import CPU, as_array, constant
+from simic.transfer import as_array
 
 Make = str | Callable[[], gymnasium.Env]
 Wrap = Callable[[gymnasium.Env, int], CheckedEnv]  # an environment, and its row
@@ -172,7 +172,7 @@ class GymAdapter:
             pixels = torch.from_numpy(rows[:, : spec.pixels].astype(spec.pixel_dtype))
             rows = rows[:, spec.pixels :]
         numbers = torch.from_numpy(rows.astype(spec.dtype))
-        categories = constant(((),) * len(rows), torch.int64, CPU)
+        categories = torch.zeros(len(rows), 0, dtype=torch.int64)
         if spec.categories:
             numbers, categories = numbers[:, : spec.features], numbers[:, spec.features :].long()
         return Observation(numbers, categories, masks, pixels=pixels)
@@ -210,18 +210,21 @@ class GymAdapter:
         return self._columns(values, legal)
 
     def _single(self, observation: Any) -> np.ndarray:
-        """Make a row of one observation, for which an array of a Box may be of any shape."""
+        """Make a row of one observation; that of a Box may also be flat, or a batch of one."""
         if not self.layout.is_box:
             return self.layout.row(observation)
         spec = self.observation_spec
         try:
-            row = as_array(observation).astype(spec.dtype).reshape(-1)
+            values = as_array(observation).astype(spec.dtype)
         except (TypeError, ValueError, SimicError):
-            row = np.empty(0)
-        if len(row) != spec.width:
+            values = np.empty(0)
+        # As many numbers in another order of axes would be read without a word.
+        shape = self.layout.space.shape or ()
+        if values.shape not in (shape, (1, *shape), (spec.width,)):
             raise SimicError(
-                f"observation {reprlib.repr(observation)}: must be {spec.width} finite numbers"
+                f"observation {reprlib.repr(observation)}: must be {list(shape)} finite numbers"
             )
+        row = values.reshape(-1)
         # A picture of bytes would lose fractions without a word.
         if spec.pixel_dtype == "uint8":
             return declared(row.reshape(self.layout.space.shape), self.layout.space, "observation")

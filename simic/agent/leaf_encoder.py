@@ -76,9 +76,7 @@ class LeafEncoder(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Encode the columns of the leaf, ``[..., columns]``."""
         # Steps and environments become one batch.
-        rows = values.reshape(-1, *self.shape)
-        if self.highest != 1.0:
-            rows = rows.float() / self.highest
+        rows = values.reshape(-1, *self.shape).float() / self.highest
         return self.module(rows).reshape(*values.shape[:-1], self.units)
 
     @torch.no_grad()

@@ -206,7 +206,7 @@ def losses(
 ) -> tuple[Losses, OutputGradients]:
     """Compute loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k, and its gradient.
 
-    The gradient is written out: autograd would take as many operations again, each as long as the row is short.
+    The gradient is written out: autograd would run as many operations again.
 
     Args:
         rescoring: The minibatch under the present weights.

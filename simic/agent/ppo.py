@@ -253,7 +253,7 @@ class PPO:
         ]
         members = [[id(parameter) in part for parameter in self.adam.parameters] for part in parts]
         # Bool [parts, parameters]
-        self.strangers = ~torch.tensor(members, device=policy.like.device)
+        self.non_members = ~torch.tensor(members, device=policy.like.device)
 
         # The entropy bonus of a head may weigh more or less than that of the others.
         self.heads = [head.name for head in policy.action_spec.heads]
@@ -436,7 +436,7 @@ class PPO:
             parameter.grad = gradient
         norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
         squares = torch.stack(norms).square()
-        return squares.expand_as(self.strangers).masked_fill(self.strangers, 0.0).sum(-1).sqrt()
+        return squares.expand_as(self.non_members).masked_fill(self.non_members, 0.0).sum(-1).sqrt()
 
     def _verdict(self, minibatch: Losses, grad_norm: Tensor, alive: Tensor) -> StepVerdict:
         """Decide from sums over all processes, so that all agree, whether to step, to stop or to skip."""

@@ -114,7 +114,8 @@ class InputEncoder(nn.Module):
         # Of each feature the value of its column, and whether it is the feature's code.
         values = x.double()[:, self.get_buffer("source")]
         codes = self.get_buffer("codes")
-        coded = torch.where(codes.isnan(), values.isnan(), values == codes).double()
+        # Without a choice between booleans, which ONNX Runtime does not have.
+        coded = ((values == codes) | (codes.isnan() & values.isnan())).double()
         features = torch.where(self.get_buffer("numbers"), values, coded)
         if not self.rated:
             return features

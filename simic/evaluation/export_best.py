@@ -1,5 +1,6 @@
 """Export the best host of a finished episode: a plain network with its history and a model card."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from simic.evaluation.floors import Contender, Floors
 
 FLOORS = "floors.json"
+# What the test split promises of a model: whoever serves it compares.
+PROMISE = "promise.json"
 RECOMMENDED = "recommended"
 MOST_NAMES = 20
 # Decimals of points: far below one sample of any split.
@@ -68,8 +71,8 @@ class Account:
     recommended: "Contender | None" = None
     # What was done to the data.
     notes: Sequence[str] = ()
-    # Texts to write beside the network, by name of the file.
-    files: Mapping[str, str] = field(default_factory=dict)
+    # To write beside the network, by name of the file.
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
 
 
 def best_host(env: GrowthEnv, rows: slice) -> int:
@@ -141,11 +144,23 @@ def export_best(
         # A folder of the same kind within.
         other = recommended_card(account, account.recommended, meta, task)
         model = contents(account.recommended.model, other) | dict(account.files)
+        correct = account.recommended.correct
+        model[PROMISE] = _promise(account.recommended.name, float(correct.mean()), len(correct))
         files |= {f"{RECOMMENDED}/{name}": content for name, content in model.items()}
     if account.floors is not None:
         files[FLOORS] = account.floors.to_json()
+    files[PROMISE] = _promise("grown network", grown.test_accuracy_pct / 100, len(held_out.test))
     write_network(network, out, entries, text, files)
     return grown
+
+
+def _promise(model: str, accuracy: float, rows: int) -> str:
+    promise = {
+        "model": model,
+        "accuracy": accuracy,
+        "rows": rows,
+    }
+    return json.dumps(promise) + "\n"
 
 
 # --- history.json ----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import torch
 from simic.data.bank import SPLITS
 from simic.data.batches import Dataset, HeldOut, load_held_out
 from simic.data.own import predict
+from simic.data.own.contract import REFERENCE, as_parquet
 from simic.data.own.own_data import OwnData
 from simic.data.raw_inputs import RawInputs
 from simic.envs.growth_env import GrowthEnv
@@ -100,6 +101,8 @@ def grown_hosts(
     turns = play_together(env, [actor], playing, progress=epochs)
     best = best_host(env, slice(0, hosts))
     network = grown_network(env.population, env.slots, best, committed=True, inputs=setup.inputs)
+    if setup.data is not None and setup.data.contract is not None:
+        network.contract = setup.data.contract.model_dump()
     yield GrownHosts(env, held_out, turns, network, time.perf_counter() - start)
 
 
@@ -132,9 +135,7 @@ def grow(
             floors=compared,
             recommended=recommended,
             notes=setup.data.notes if setup.data is not None else (),
-            files={PREDICT: Path(predict.__file__).read_text(encoding="utf-8")}
-            if setup.inputs is not None
-            else {},
+            files=_files(setup),
         )
         return export_best(
             grown.env,
@@ -146,6 +147,21 @@ def grow(
             out,
             setup.inputs,
         )
+
+
+def _files(setup: GrowSetup) -> dict[str, str | bytes]:
+    """Write what stands beside a network that takes raw samples: the program that reads them, and of a table what the
+    network learned from.
+    """
+    if setup.inputs is None:
+        return {}
+    files: dict[str, str | bytes] = {PREDICT: Path(predict.__file__).read_text(encoding="utf-8")}
+    data = setup.data
+    if data is not None and data.contract is not None:
+        files[predict.CONTRACT] = data.contract.to_json()
+        if data.reference is not None:
+            files[REFERENCE] = as_parquet(data.reference)
+    return files
 
 
 def compare_with_floors(

@@ -121,6 +121,8 @@ class Product(nn.Module):
 
     # Structure or FittedStructure.
     structure: Any
+    # What contract.json says of the table that it learned from.
+    contract: dict[str, Any] | None = None
 
     @property
     def classes_(self) -> np.ndarray:
@@ -150,19 +152,29 @@ class Product(nn.Module):
         from simic.data.own import predict  # noqa: PLC0415
 
         inputs = self._raw_inputs
-        try:
-            if inputs.layout == "table":
-                frame = x if hasattr(x, "columns") else predict.array_frame(as_array(x))
-                raw = predict.codes(frame, [column.model_dump() for column in inputs.columns])
-            else:
-                raw = predict.check_images(as_array(x), inputs.model_dump())
-        except ValueError as error:
-            raise SimicError(str(error)) from None
+        raw, _ = self._read(x)
         with usual_modes(), torch.no_grad():
             # A copy: torch warns of memory that it may not write to, as that of some frames.
             batches = torch.as_tensor(np.array(raw), dtype=inputs.dtype).split(predict.ROWS_AT_ONCE)
             # Float64, as scikit-learn's own classifiers give.
             return torch.cat([self(batch).double().softmax(1) for batch in batches]).numpy()
+
+    def check(self, x: Any) -> list[tuple[str, str, int]]:
+        """Count what training did not have in rows as ``predict_proba`` takes them: column, kind, how many values."""
+        return self._read(x)[1]
+
+    def _read(self, x: Any) -> tuple[np.ndarray, list[tuple[str, str, int]]]:
+        """Read raw samples as the network takes them, with what is counted of a table."""
+        from simic.data.own import predict  # noqa: PLC0415
+
+        inputs = self._raw_inputs.model_dump()
+        try:
+            if inputs["layout"] != "table":
+                return predict.check_images(as_array(x), inputs), []
+            frame = x if hasattr(x, "columns") else predict.array_frame(as_array(x))
+            return predict.check(frame, inputs["columns"], self.contract)
+        except ValueError as error:
+            raise SimicError(str(error)) from None
 
 
 class GrownNetwork(Product):
@@ -367,7 +379,17 @@ def load_grown(path: Path | str) -> GrownNetwork:
     _expected(outline, weights, str(path / WEIGHTS))
     network = GrownNetwork.fresh(structure, host)
     _load(network, weights, str(path / WEIGHTS))
+    network.contract = _contract(path) if structure.inputs is not None else None
     return network
+
+
+def _contract(path: Path) -> dict[str, Any] | None:
+    from simic.data.own import predict  # noqa: PLC0415 - needs pandas
+
+    try:
+        return predict.read_contract(path)
+    except ValueError as error:
+        raise SimicError(f"{error}; {RESTORED}") from None
 
 
 def _files(path: Path) -> tuple[Structure, dict[str, Tensor]]:

@@ -156,6 +156,22 @@ def commit(root: Path, stage: str, tree: Mapping[str, Any]) -> None:
     copy.unlink()
 
 
+def add(root: Path, folder: str) -> str:
+    """Version a folder that no stage makes.
+
+    Args:
+        root: Of the project.
+        folder: Relative to it; ``FOLDER.dvc`` beside it, which is to be committed, names the version.
+
+    Returns:
+        The hash of its content.
+    """
+    configure(root)
+    _patiently(root, "add", folder)
+    entry = YAML(typ="safe").load((root / f"{folder}.dvc").read_bytes())
+    return str(_Entry.model_validate(entry).outs[0].md5)
+
+
 def default_remote(root: Path) -> str | None:
     """Look up the name of the store that `dvc push` sends to; None where none is set."""
     configure(root)

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -54,6 +54,7 @@ class Growth:
     target: str | None = None  # the column to predict
     layout: str | None = None  # where channels of images are: nchw, nhwc
     words: tuple[str, ...] = ()  # columns that are words, whatever they look like
+    reference: bool = True  # rows of the table are kept beside the network
     fit: bool = False  # no test split, and as few samples as there are: who fits scores elsewhere
 
 
@@ -153,6 +154,8 @@ def _prepare_data(
     # A user who fits scores elsewhere: every sample is then needed for training, and no test split is set aside.
     shares = {"val": split.val} if request.fit else {"val": split.val, "test": split.test}
     data = own_data(table, shares, params.rng_seed, request.layout, few=request.fit)
+    if not request.reference:
+        data = replace(data, reference=None)
     prepare.write_bank(data.bank, "own", split.model_dump(), params.rng_seed, prepared)
     return data
 

@@ -48,12 +48,19 @@ class Workspace:
     grown = _Place("reports/grown")  # the best network of the evaluation, as a plain module
     figures = _Place("reports/figures")
     model_card = _Place("reports/model_card.md")
+    requests = _Place("requests")  # the log of `simic serve`
+    production = _Place("production")  # looks at requests, the data of a retraining
+    promotions = _Place("promotions.jsonl")  # who was made champion, when, why
     state = _Place(".simic")  # unfinished work, locks and caches: never versioned
     work_root = _Place(".simic/work")  # the training of this project, unfinished or not
     trials = _Place(".simic/tune.db")  # of all searches for better params
     trial_root = _Place(".simic/tune")  # the trial that is running
     tuned = _Place("tuned.yaml")  # params with the values of the best trial
     previous = _Place(".simic/previous")  # unfinished training of other settings, put by
+
+    def watch_of(self, model: str) -> Path:
+        """Locate the looks at a registered model, or at a network's folder."""
+        return self.production / "watch" / Path(model).name
 
     def work(self, fingerprint: str) -> Path:
         """Locate the directory of the training with this identity."""

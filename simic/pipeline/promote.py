@@ -1,7 +1,8 @@
-"""Run `simic promote`: the policy of a run becomes MLflow's champion if it beats the present one."""
+"""Decide whether the policy of a run is better than MLflow's champion, for `simic promote`."""
 
 import simic.pipeline.mlflow_settings  # noqa: F401 - before mlflow  # isort: skip
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,66 +20,85 @@ from simic.evaluation.intervals import Interval, Values, paired_difference, rows
 from simic.evaluation.result import LEARNED, Evaluation
 from simic.params import Params
 from simic.pipeline import tracking
-from simic.pipeline.paths import Workspace
-from simic.pipeline.tracking import CHALLENGER, CHAMPION
+from simic.pipeline.tracking import CHALLENGER, CHAMPION, Store
 
 # What two evaluations must share, so that they met the same hosts on the same tasks.
 SHARED = ("data_sha256", "rng_seed", "eval_seeds", "rows", "episode_steps", "host")
 
 
 @dataclass(frozen=True)
-class Promotion:
-    """Report a decision in lines for a terminal."""
+class PromotionDecision:
+    """Hold a challenger beside the champion, and what speaks against its promotion."""
 
-    lines: tuple[str, ...]
-    promoted: bool
+    challenger: ModelVersion
+    champion: ModelVersion | None
+    # In points, or returns; above 0 where the challenger is better.
+    difference: Interval | None
+    # What the difference was measured on.
+    evidence: Mapping[str, float | int | str]
+    objections: tuple[str, ...]
+
+    @property
+    def lines(self) -> list[str]:
+        """Write it for a terminal."""
+        champion = "none yet" if self.champion is None else f"version {self.champion.version}"
+        lines = [f"challenger  version {self.challenger.version}", f"champion    {champion}"]
+        if self.difference is not None:
+            lines.append(f"difference  {self.in_words}")
+        lines += [f"{name:<11} {value}" for name, value in self.evidence.items()]
+        against = "; ".join(self.objections)
+        return [*lines, f"decision    {f'not promoted: {against}' if against else 'promoted'}"]
+
+    @property
+    def in_words(self) -> str:
+        """Write the difference with its interval."""
+        if self.difference is None:
+            return "the first"
+        interval = self.difference
+        return f"{interval.estimate:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]"
 
 
-def promote(params: Params, workspace: Workspace, run: str | None = None) -> Promotion:
-    """Give MLflow's alias ``champion`` to the version of a run, if its recorded evaluation is better.
+def not_better(difference: Interval) -> tuple[str, ...]:
+    """Say what speaks against a challenger with this difference to the champion; nothing where it is better."""
+    if difference.low > 0:
+        return ()
+    return (
+        f"the interval over the champion is not above 0 (its lower end is {difference.low:+.2f})",
+    )
+
+
+def decide(params: Params, store: Store, run: str | None = None) -> PromotionDecision:
+    """Compare the policy of a run with the champion by their recorded evaluations; no alias is moved.
 
     Args:
         params: those of the project; their price is that of both policies.
-        workspace: says where MLflow's store is.
+        store: with the registry.
         run: name or id of an MLflow run; None: the run of the version with the alias ``challenger``.
 
     Raises:
-        SimicError: there is no such version, the two cannot be compared, or MLflow does not answer.
+        SimicError: there is no such version, or the two cannot be compared.
     """
-    try:
-        # Who competes.
-        client, experiment_id = tracking.connect(workspace)
-        name = tracking.registered_name(params.prepare.dataset)
-        champion = tracking.version_with(client, name, CHAMPION)
-        challenger = find_challenger(client, experiment_id, name, run)
-        if champion is not None and champion.version == challenger.version:
-            raise SimicError(f"version {challenger.version} of {name} is the champion already")
-        # What speaks against the challenger: its audit, then the champion.
-        reasons = audit_reasons(client, challenger)
-        lines = [f"challenger  version {challenger.version}"]
-        if champion is None:
-            lines.append("champion    none yet")
-        else:
-            difference = compare(params, client, challenger, champion)
-            lines.append(f"champion    version {champion.version}")
-            lines.append(
-                f"difference  {difference.estimate:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
-            )
-            if difference.low <= 0:
-                reasons.append(
-                    f"the interval over the champion is not above 0 (its lower end is {difference.low:+.2f})"
-                )
-        # Aliases move last, so that nothing is half promoted.
-        if not reasons:
-            tracking.give_alias(client, challenger, CHAMPION)
-    except tracking.Unusable as error:
-        raise SimicError(str(error)) from None
-    except tracking.TROUBLE as error:
+    # Who competes.
+    client, experiment_id = store
+    name = tracking.registered_name(params.prepare.dataset)
+    champion = tracking.version_with(client, name, CHAMPION)
+    challenger = find_challenger(client, experiment_id, name, run)
+    refuse_champion(challenger, champion)
+    # What speaks against the challenger: its audit, then the champion.
+    objections = tuple(audit_reasons(client, challenger))
+    difference = None
+    if champion is not None:
+        difference = compare(params, client, challenger, champion)
+        objections += not_better(difference)
+    return PromotionDecision(challenger, champion, difference, {}, objections)
+
+
+def refuse_champion(challenger: ModelVersion, champion: ModelVersion | None) -> None:
+    """Raise SimicError where the challenger is the champion already."""
+    if champion is not None and champion.version == challenger.version:
         raise SimicError(
-            f"MLflow does not answer, try again when it does: {tracking.describe(error)}"
-        ) from None
-    decision = f"not promoted: {'; '.join(reasons)}" if reasons else "promoted"
-    return Promotion((*lines, f"decision    {decision}"), not reasons)
+            f"version {challenger.version} of {challenger.name} is the champion already"
+        )
 
 
 def find_challenger(

@@ -14,12 +14,13 @@ import logging
 import math
 import os
 import re
+import shutil
 import sqlite3
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 from mlflow import MlflowClient
 from mlflow.entities import (
@@ -81,14 +83,15 @@ DATA_TAG = "simic.data_sha256"
 STARTED = -1  # among the times of iterations: that of the start
 MARKER = "iteration"  # a metric of every iteration that is logged
 CHAMPION, CHALLENGER = "champion", "challenger"  # aliases of a registered version
-MODEL_NOTE = """Greedy controllers. With torch and numpy, without simic:
+MODEL_NOTE = """Loaded by MLflow and torch, without simic:
 
     mlflow.pyfunc.load_model("models:/{name}@champion")
 """
 LONGEST_NOTE = 5000  # characters that MLflow's tables have room for
 LONGEST_COMMAND = 250
 LOADED_WITH = ("mlflow", "numpy", "torch")
-POLICY_TAG = "simic.policy"  # of a model: the hash of the policy's files
+NETWORKS_WITH = (*LOADED_WITH, "pandas")
+POLICY_TAG = "simic.policy"  # of a model: the hash of the policy's or network's files
 EXAMPLE_ROWS = 2  # with one row a reader could not tell which axis is the batch
 END_STATUS: Mapping[EndStatus, str] = {
     "finished": "FINISHED",
@@ -274,6 +277,19 @@ def _refuse_locked(uri: str) -> None:
         raise OSError(f"{file}: {error}") from None
 
 
+@contextmanager
+def answering() -> Iterator[None]:
+    """Raise SimicError in one line where MLflow does not answer."""
+    try:
+        yield
+    except Unusable as error:
+        raise SimicError(str(error)) from None
+    except TROUBLE as error:
+        raise SimicError(
+            f"MLflow does not answer, try again when it does: {describe(error)}"
+        ) from None
+
+
 def warn(error: Exception) -> None:
     """Warn of what MLflow raised, in one line and without credentials; the run goes on."""
     _warn_once(describe(error))
@@ -434,7 +450,7 @@ def log_run(
 
         # The policy is registered with its card; a sound audit makes it the challenger of the champion.
         registered = registered_name(params.prepare.dataset)
-        version = _register(store.client, run_id, model, registered, tags[DATA_TAG])
+        version = _register(store.client, run_id, model, registered, {DATA_TAG: tags[DATA_TAG]})
         card = workspace.model_card.read_text(encoding="utf-8")
         store.client.update_model_version(version.name, str(version.version), card[:LONGEST_NOTE])
         if not sound:
@@ -521,30 +537,43 @@ def package(workspace: Workspace, folder: Path, model: LoggedModel) -> None:
         folder: New; the model is written into it.
         model: That MLflow knows already, for its ids.
     """
-    # Imported here alone: most commands never make a model.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the import takes seconds and warns of types inside MLflow
-        from mlflow.models import Model, infer_signature
-        from mlflow.pyfunc import save_model
-
     # The example fixes types and shapes; an error here is one that a user would have met.
     example = _example(
         json.loads((workspace.models / "program" / "policy.json").read_bytes())["inputs"]
     )
     outputs = simic_policy.ServedPolicy(workspace.models / "program").predict(example)
-    # Without the local part: a version such as 2.11+cpu is not on PyPI.
-    versions = {name: importlib.metadata.version(name).partition("+")[0] for name in LOADED_WITH}
-    save_model(
-        folder,
-        loader_module="simic_policy",
-        data_path=str(workspace.models),
-        code_paths=[simic_policy.__file__],
-        mlflow_model=Model(model_id=model.model_id, run_id=model.source_run_id),
-        signature=infer_signature(example, outputs),
-        input_example=example,
-        pip_requirements=[f"{name}=={version}" for name, version in versions.items()],
-    )
+    loader = Path(simic_policy.__file__)
+    _save(folder, model, workspace.models, loader, (example, outputs), LOADED_WITH)
     (folder / "README.md").write_bytes(workspace.model_card.read_bytes())
+
+
+def _save(
+    folder: Path,
+    model: LoggedModel,
+    data: Path,
+    loader: Path,
+    example: tuple[Any, Any],
+    libraries: Sequence[str],
+) -> None:
+    """Make an MLflow model of a folder: its data, the module that loads them, and inputs with their outputs."""
+    # Without the local part: a version such as 2.11+cpu is not on PyPI.
+    versions = {name: importlib.metadata.version(name).partition("+")[0] for name in libraries}
+    # Imported here alone: most commands never make a model. It takes seconds, and warns of what is inside MLflow.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow.models import Model, infer_signature
+        from mlflow.pyfunc import save_model
+
+        save_model(
+            folder,
+            loader_module=loader.stem,
+            data_path=str(data),
+            code_paths=[str(loader)],
+            mlflow_model=Model(model_id=model.model_id, run_id=model.source_run_id),
+            signature=infer_signature(*example),
+            input_example=example[0],
+            pip_requirements=[f"{name}=={version}" for name, version in versions.items()],
+        )
 
 
 def _example(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -555,12 +584,94 @@ def _example(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
+# --- grown networks as models ---
+
+
+def register_network(
+    store: Store, folder: Path, name: str, more: Mapping[str, str] = MappingProxyType({})
+) -> ModelVersion:
+    """Register a classifier of a table that ``simic grow`` saved, once; MLflow loads it by its predict.py.
+
+    Args:
+        store: With the registry.
+        folder: Of the network, or of what is recommended in its place.
+        name: Of the registered model.
+        more: Tags of a version that is made.
+
+    Raises:
+        SimicError: The folder has no such network.
+    """
+    try:
+        contract = json.loads((folder / "contract.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise SimicError(
+            f"{folder}: no network of a table, as simic grow saves it: {error}"
+        ) from None
+    client, experiment_id = store
+    digest = seals.content_hash(folder)
+    versions = client.search_model_versions(f"name = '{name}'")
+    version = next((item for item in versions if item.tags.get(POLICY_TAG) == digest), None)
+    if version is None:
+        tags = {POLICY_TAG: digest}
+        # A version without a run is looked for in MLflow's default store.
+        run = client.create_run(experiment_id, None, _origin(""), f"{name}-{digest[:8]}")
+        run_id = run.info.run_id
+        model = client.create_logged_model(experiment_id, "network", run_id, tags=tags)
+        with TemporaryDirectory() as scratch:
+            packed = Path(scratch) / "network"
+            loader = folder / "predict.py"
+            _save(packed, model, folder, loader, (_example_rows(contract), None), NETWORKS_WITH)
+            client.log_model_artifacts(model.model_id, str(packed))
+        client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+        tags |= {DATA_TAG: contract["data_sha256"], **more}
+        version = _register(client, run_id, model, name, tags)
+        client.set_terminated(run_id)
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        client.update_model_version(name, str(version.version), card[:LONGEST_NOTE])
+    return client.get_model_version(name, str(version.version))
+
+
+def _example_rows(contract: Mapping[str, Any]) -> pd.DataFrame:
+    """Make rows that fit a contract, and are nobody's."""
+    return pd.DataFrame(
+        {
+            column["name"]: [*(column["levels"] or column["quantiles"])][:1] * EXAMPLE_ROWS
+            for column in contract["columns"]
+        }
+    )
+
+
+def download(client: MlflowClient, version: ModelVersion, folder: Path) -> Path:
+    """Download a registered version; return the folder in it with the files that simic saved.
+
+    Args:
+        client: Of the store.
+        version: Of a policy or a network.
+        folder: Existing; all files of the model are written into it.
+    """
+    from mlflow.artifacts import download_artifacts
+    from mlflow.models import Model
+
+    place = download_artifacts(
+        artifact_uri=version.source, dst_path=str(folder), tracking_uri=client.tracking_uri
+    )
+    files = Path(place) / Model.load(place).flavors["python_function"]["data"]
+    # The card of a policy lies beside its files.
+    if not (files / "README.md").exists():
+        shutil.copy(Path(place) / "README.md", files)
+    return files
+
+
 def _register(
-    client: MlflowClient, run_id: str, model: LoggedModel, name: str, data_sha256: str
+    client: MlflowClient,
+    run_id: str,
+    model: LoggedModel,
+    name: str,
+    tags: Mapping[str, str],
 ) -> ModelVersion:
     """Find the registered version of a model, or register it."""
     # A run that is logged again keeps its version, and with it the alias.
-    for version in client.search_model_versions(f"run_id = '{run_id}'"):
+    for version in client.search_model_versions(f"name = '{name}'"):
         if version.source == model.artifact_location:
             return client.get_model_version(
                 name, str(version.version)
@@ -569,7 +680,7 @@ def _register(
         client.create_registered_model(name, description=MODEL_NOTE.format(name=name))
     # Not by models:/id, which MLflow would look up in the default store instead of this client's.
     version = client.create_model_version(
-        name, model.artifact_location, run_id, tags={DATA_TAG: data_sha256}, model_id=model.model_id
+        name, model.artifact_location, run_id, tags=dict(tags), model_id=model.model_id
     )
     # By this tag MLflow's pages lead from the model to its version.
     versions = [{"name": name, "version": version.version}]
@@ -578,7 +689,7 @@ def _register(
 
 
 def registered_name(dataset: str) -> str:
-    """Name the registered model of all policies that learned from a data set."""
+    """Name the registered model of all policies, or networks, that learned from a data set."""
     return f"simic-{re.sub(r'[^A-Za-z0-9._-]+', '-', dataset)}"
 
 

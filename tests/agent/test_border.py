@@ -175,6 +175,35 @@ def test_numbers_are_of_any_integer_type_and_others_are_refused() -> None:
             act()
 
 
+def test_arguments_of_another_kind_are_refused_before_anything_happens() -> None:
+    for arguments, words in (({"policy": {"core": "gru"}}, "sizes"), ({"ppo": {}}, "settings")):
+        with pytest.raises(SimicError, match=rf"must be made by {words}\(\)$"):
+            Agent("CartPole-v1", **arguments)
+    learner = Agent("CartPole-v1", rollout_steps=16)
+    with pytest.raises(SimicError, match=r"^callback 5: must be a Callback, or a function$"):
+        learner.train(128, 5)  # type: ignore[arg-type]
+    assert learner.env_steps == 0
+
+
+class Painting(Counter):
+    """Observes a picture."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (16, 12, 3), np.uint8)
+
+    def reset(self, **arguments):
+        super().reset(**arguments)
+        return np.zeros((16, 12, 3), np.uint8), {}
+
+
+def test_a_picture_with_other_axes_is_refused() -> None:
+    learner = Agent(Painting, rollout_steps=16, policy=sizes(core="none"))
+    picture = np.arange(576).astype(np.uint8).reshape(16, 12, 3)
+    actions = [learner.predict(x)[0] for x in (picture, picture.ravel(), picture[None])]
+    assert len(set(actions)) == 1
+    with pytest.raises(SimicError, match=r"must be \[16, 12, 3\] finite numbers$"):
+        learner.predict(picture.transpose(2, 0, 1))
+
+
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -262,7 +291,7 @@ def test_predictions_step_by_step_are_the_decisions_of_an_evaluation(core, make)
         total += float(reward)
         ended = bool(terminated | truncated)
     assert [total] == learner.evaluate(1)
-    with pytest.raises(SimicError, match=r"^observation .*: must be \d finite numbers$"):
+    with pytest.raises(SimicError, match=r"^observation .*: must be \[\d\] finite numbers$"):
         learner.predict("left")
     with pytest.raises(SimicError, match=r"^mask .*: must be None, as training had it$"):
         learner.predict(observation.features[0].numpy(), state, mask=[True, True])

@@ -97,13 +97,14 @@ def test_it_ends_when_nothing_improves_or_it_is_good_enough(
     assert len(evaluation.history) == evaluations
 
 
-def test_mlflow_keeps_the_numbers(tmp_path: Path) -> None:
+def test_mlflow_keeps_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
     def keep(values: dict[str, float], steps: int) -> None:
         mlflow.log_metrics(values, step=steps)
 
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'store.db'}")
+    # Not by mlflow.set_tracking_uri, which would stay for the tests behind this one.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'store.db'}")
     with mlflow.start_run() as run:
         make_agent().train(STEPS * 2, Writer(keep))
     history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "train/value_loss")

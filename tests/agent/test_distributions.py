@@ -11,7 +11,7 @@ from simic import rng
 from simic.agent import distributions
 from simic.agent.losses import k3
 from simic.agent.policy import ActorCritic
-from simic.agent.spec import Observation
+from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 from simic.errors import SimicError
 
 from .worlds import BLUEPRINTS, FEATURES, HIERARCHY, SLOTS, SMALL, make_policy, random_masks
@@ -237,6 +237,18 @@ def test_acting_on_an_empty_mask_or_a_broken_policy_raises_naming_the_head() -> 
     policy.heads[0].out.bias.data[1] = torch.nan  # one logit of each row
     with pytest.raises(SimicError, match=r"'op'.*not finite"):
         policy.act(observation, policy.initial_state(2), torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("masks", [{}, {"action": torch.ones(2, 3, dtype=torch.bool)}])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_broken_policy_with_one_head_is_named_too(masks: dict, value: float) -> None:
+    spec = ActionSpec((Head("action", 3),), ((True,),) * 3)
+    policy = ActorCritic(spec, ObservationSpec(2), SMALL)
+    observation = Observation(torch.zeros(2, 2), torch.zeros(2, 0, dtype=torch.int64), masks)
+    policy.act(observation, policy.initial_state(2), torch.zeros(2, 1))
+    policy.heads[0].out.bias.data[1] = value
+    with pytest.raises(SimicError, match=r"'action'.*not finite"):
+        policy.act(observation, policy.initial_state(2), torch.zeros(2, 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])

@@ -100,7 +100,7 @@ MASKS = [[True, False, False]] * 2
             r"episode 0, step 1: action is 3: its space is Discrete\(3\)",
         ),
         ([(OBSERVATIONS, [0, 0.5], MASKS)], "episode 0, step 1: action is 0.5: its space is"),
-        ([([[1.0]], [0], MASKS[:1])], r"episode 0, step 0: observation \[1.0\]: must be 3"),
+        ([([[1.0]], [0], MASKS[:1])], r"episode 0, step 0: observation \[1.0\]: must be \[3\]"),
         ([(OBSERVATIONS, [0, 0])], r"step 0: mask None: must be action_masks\(\)"),
         ([(OBSERVATIONS, [0, 0], [MASKS[0], [False] * 3])], "episode 0, step 1: the mask of head"),
         (

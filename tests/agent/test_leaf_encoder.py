@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Space
+from gymnasium.spaces import Box, Space
 from torch import nn
 
 from simic.agent import Agent
 from simic.agent.agent import settings, sizes
 from simic.agent.leaf_encoder import LeafEncoder
+from simic.agent.spaces import Leaf
 from simic.errors import SimicError
 
 from .test_agent import Sign, equal
@@ -117,6 +118,13 @@ def test_a_module_reads_its_leaf_in_its_own_shape_scaled_as_usual() -> None:
     row = torch.tensor([[*seen["at"], *seen["count"], *seen["flags"]]], dtype=torch.float64)
     assert torch.equal(at.inputs[-1], scales.normalize(row)[:, :2])
     assert torch.equal(flags.inputs[-1], row[:, 3:].float())
+
+
+def test_bytes_are_read_as_floats_also_where_a_full_pixel_is_one() -> None:
+    encoder = LeafEncoder(Leaf((), Box(0, 1, (8, 8), np.uint8)), Spy)
+    assert encoder(torch.ones(3, 5, 64, dtype=torch.uint8)).dtype == torch.float32
+    assert encoder.units == 2 and isinstance(encoder.module, Spy)
+    assert encoder.module.inputs[-1].shape == (15, 8, 8)
 
 
 def test_numbers_between_encoded_leaves_are_still_read() -> None:

@@ -172,7 +172,7 @@ def test_schedules_stay_when_the_deployment_is_registered_again(
 
 def test_what_prefect_yaml_deploys_is_this_flow_with_overrides_that_it_takes() -> None:
     """And no limit that a killed worker would go on holding: how many runs at a time is the worker's matter."""
-    [declared] = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+    declared, *_ = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
     assert declared["entrypoint"] == "flows.pipeline.simic"
     assert "concurrency_limit" not in declared
     assert declared["work_pool"] == {"name": "local", "job_variables": {"working_dir": "."}}

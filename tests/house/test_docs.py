@@ -20,8 +20,12 @@ PAGES = [*READ, *sorted((ROOT / "docs" / "history").glob("*.md"))]
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 MOST_WORDS = {
     "README.md": 900,
-    "docs": 7000,
+    "docs": 7300,  # 300 of them for production.md
 }  # without docs/history; metrics and observations are generated
+
+
+# Of deployments and an environment: no paths.
+NAMES = ("simic/train", "simic/watch", "simic/retrain", "simic/Growth-v0")
 
 
 def name(page: Path) -> str:
@@ -49,7 +53,7 @@ def test_every_path_and_module_that_is_named_exists(page: Path) -> None:
     for path in re.findall(
         r"(?<![\w/:.])((?:simic|tests|docs|benchmarks|examples|flows)/[\w./*-]*[\w*])", text
     ):
-        assert path in ("simic/train", "simic/Growth-v0") or any(ROOT.glob(path)), path
+        assert path in NAMES or any(ROOT.glob(path)), path
     for module in re.findall(r"python -m ([\w.]+)", text) + re.findall(
         r"from (simic[\w.]*) import", text
     ):

@@ -9,6 +9,7 @@ from simic.audit.findings import Result, Status, Summary, Verdict
 from simic.errors import SimicError
 from simic.pipeline import promote, tracking
 from simic.pipeline.paths import Workspace
+from simic.serving import promotion
 from simic.telemetry.naming import run_name
 from tests.conftest import Simic
 from tests.pipeline.small_suite import tree
@@ -44,10 +45,10 @@ def test_a_moved_project_is_named_and_not_taken_for_a_store_that_is_away(
     folder = tracked.root / "mlruns"
     folder.rename(folder.with_name("moved"))
     with pytest.raises(SimicError, match=r"findings.json of version 1 is not at .*mlruns.*moved"):
-        promote.promote(tree(), tracked)
+        promotion.promote(tree(), tracked)
     monkeypatch.setattr(tracking, "connect", Mock(side_effect=tracking.Unusable("copied")))
     with pytest.raises(SimicError, match=r"^copied$"):
-        promote.promote(tree(), tracked)
+        promotion.promote(tree(), tracked)
 
 
 class Findings:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from simic.data.bank import CLIP_DEVIATIONS, SPLITS, Bank, single_task_bank
 from simic.data.batches import TaskMeta
+from simic.data.own.contract import Contract, plain_rows, reference_sample
 from simic.data.own.predict import array_frame
 from simic.data.own.rates import rates
 from simic.data.own.readers import UserData
@@ -60,6 +62,9 @@ class OwnData:
     inputs: RawInputs
     notes: tuple[str, ...]
     raw: Mapping[str, np.ndarray]
+    # Of a table: what the training rows are like, and some of them.
+    contract: Contract | None = None
+    reference: pd.DataFrame | None = None
 
 
 def own_data(
@@ -92,10 +97,20 @@ def own_data(
         )
     # Describe the training samples, so that a network outside encodes others like them.
     trained = None
+    contract = None
+    reference = None
     if isinstance(x, TypedTable):
         raw, inputs, trained, encoding = _encode_table(x, y, train, classes)
         encoding += _name_telling(
             raw, y, {split: rows.numpy() for split, rows in parts.items()}, inputs
+        )
+        contract, reference = _learned_from(
+            frame=x.frame.iloc[train],
+            coded=raw[train],
+            inputs=inputs,
+            y=y[train],
+            data=data,
+            rng_seed=rng_seed,
         )
     else:
         raw = x
@@ -115,10 +130,19 @@ def own_data(
         *encoding[1:],
     ]
     return OwnData(
-        bank=_bank(data, inputs, raw, trained, torch.from_numpy(y), parts),
+        bank=_bank(
+            data=data,
+            inputs=inputs,
+            raw=raw,
+            trained=trained,
+            y=torch.from_numpy(y),
+            parts=parts,
+        ),
         inputs=inputs,
         notes=tuple(notes),
         raw={split: raw[rows.numpy()] for split, rows in parts.items()},
+        contract=contract,
+        reference=reference,
     )
 
 
@@ -194,8 +218,15 @@ def _parts(
         if copies
         else []
     )
+    split_by_class = partial(
+        stratified_split,
+        rng_seed=rng_seed,
+        name=data.name,
+        classes=classes,
+        few=few,
+    )
     if data.part is None:
-        return stratified_split(y, shares, rng_seed, data.name, classes, firsts, few), notes
+        return split_by_class(y, shares, firsts=firsts), notes
     parts = {
         split: torch.from_numpy(np.flatnonzero(data.part == number))
         for number, split in enumerate(SPLITS)
@@ -214,7 +245,7 @@ def _parts(
         first = torch.full((len(train),), len(train)).scatter_reduce(
             0, unit, torch.arange(len(train)), "amin"
         )
-        inner = stratified_split(y[train], missing, rng_seed, data.name, classes, first[unit], few)
+        inner = split_by_class(y[train], missing, firsts=first[unit])
         parts |= {split: train[rows] for split, rows in inner.items()}
     return parts, notes
 
@@ -297,6 +328,32 @@ def _encode_table(
     size = ", ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in counts.items())
     scaled = _with_statistics(inputs, features, (0,))
     return raw, scaled, own_rates, [size, *table.notes, *notes]
+
+
+def _learned_from(
+    frame: pd.DataFrame,
+    coded: np.ndarray,
+    inputs: RawInputs,
+    y: np.ndarray,
+    data: UserData,
+    rng_seed: int,
+) -> tuple[Contract, pd.DataFrame]:
+    """Describe the training rows, and draw some of them with their answers."""
+    label = str(data.y.name)
+    # A frame of a program may have a column of the name that its labels have.
+    while label in frame.columns:
+        label += "_"
+    names = np.array(inputs.classes)[y]
+    contract = Contract.of_table(
+        frame=frame,
+        coded=coded,
+        inputs=inputs,
+        y=pd.Series(names, name=label),
+        data_sha256=data.sha256,
+    )
+    rows = plain_rows(frame, coded, inputs.columns)
+    rows[label] = names
+    return contract, reference_sample(rows, rng_seed)
 
 
 def _name_telling(

@@ -31,6 +31,8 @@ from pandas.api import types
 TABLES = (".csv", ".tsv", ".parquet", ".feather", ".arrow", ".ipc")
 # How often a file is held in memory at least, while it is read.
 COPIES = 4
+CONTRACT = "contract.json"
+MOST_CONTRACT_BYTES = 2**26
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
@@ -76,9 +78,11 @@ def refuse_more(path: Path | str, size: int, most: int) -> None:
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
-ARROW = (".arrow", ".ipc", ".feather")
+ARROW = (".parquet", ".arrow", ".ipc", ".feather")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 MOST_LINE_BYTES = 2**24
+# All values as text, also empty ones; the line of names is read apart.
+AS_IS: Any = {"header": 0, "index_col": False, "dtype": str, "na_filter": False}
 # Lines that tell how a text table is separated.
 LINES = 50
 # Longer ones first: that of UTF-16 begins that of UTF-32.
@@ -96,9 +100,9 @@ def read_table(path: Path, most: int) -> tuple[pd.DataFrame, list[str]]:
 
     ValueError where the file does not say which value belongs to which column.
     """
-    if path.suffix.lower() == ".parquet" or path.suffix.lower() in ARROW:
-        return read_arrow(path, most), []
     content = read_bytes(path, most)
+    if path.suffix.lower() in ARROW:
+        return arrow_frame(content, most), []
     _refuse_long_lines(content)
     encoding = encoding_of(content)
     with io.TextIOWrapper(io.BytesIO(content), encoding, newline="") as lines:
@@ -111,17 +115,9 @@ def read_table(path: Path, most: int) -> tuple[pd.DataFrame, list[str]]:
     for name in pd.Index(columns)[pd.Index(columns).duplicated()]:
         raise ValueError(f"column {name!r}: is there twice; rename one of them")
     # As text: what is a number, a word or missing is told from whole columns.
-    padding = [f"beyond {place}" for place in range(len(names), longest)]
+    padded = columns + [f"beyond {place}" for place in range(len(names), longest)]
     frame: Any = pd.read_csv(
-        io.BytesIO(content),
-        sep=separator,
-        encoding=encoding,
-        skiprows=above,
-        header=0,
-        names=columns + padding,
-        index_col=False,
-        dtype=str,
-        na_filter=False,
+        io.BytesIO(content), sep=separator, encoding=encoding, skiprows=above, names=padded, **AS_IS
     )
     frame = frame[columns]
     if names[-1] == "" and (frame.iloc[:, -1] == "").all():
@@ -248,7 +244,7 @@ def plain_name(name: Any) -> str:
     return unicodedata.normalize("NFC", str(name)).strip()
 
 
-def read_arrow(path: Path, most: int) -> pd.DataFrame:
+def arrow_frame(content: bytes, most: int) -> pd.DataFrame:
     """Read a Parquet or Feather file, or an Arrow file or stream; ArrowInvalid, a ValueError, where it is damaged."""
     # Only these files need it.
     import pyarrow as pa  # noqa: PLC0415
@@ -256,33 +252,25 @@ def read_arrow(path: Path, most: int) -> pd.DataFrame:
     import pyarrow.parquet  # noqa: PLC0415
 
     # No memory map: a file that ends too early would end the process.
-    content = read_bytes(path, most)
     source = pa.BufferReader(content)
-    if path.suffix.lower() == ".parquet":
+    if content.startswith(b"PAR1"):
         file = pyarrow.parquet.ParquetFile(source)
         metadata = file.metadata
         groups = [metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups)]
         # A value that repeats takes no room in the file.
-        refuse_more(path, max(sum(groups), 8 * metadata.num_rows * metadata.num_columns), most)
+        refuse_more("a table", max(sum(groups), 8 * metadata.num_rows * metadata.num_columns), most)
         table = file.read()
     elif content.startswith(b"FEA1"):
         table = pyarrow.feather.read_table(source)
     else:
-        reader: Any = (
-            pa.ipc.open_file(source)
-            if content.startswith(b"ARROW1")
-            else pa.ipc.open_stream(source)
-        )
-        batches = (
-            map(reader.get_batch, range(reader.num_record_batches))
-            if content.startswith(b"ARROW1")
-            else reader
-        )
+        is_file = content.startswith(b"ARROW1")
+        reader: Any = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+        batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
         size = 0
         parts = list[Any]()
         for batch in batches:
             size += max(batch.nbytes, 8 * batch.num_rows * batch.num_columns)
-            refuse_more(path, size, most)
+            refuse_more("a table", size, most)
             parts.append(batch)
         table = pa.Table.from_batches(parts, reader.schema)
     # Offsets that lead outside of a buffer would end the process too.
@@ -309,7 +297,7 @@ def read_hugging_face(folder: Path, most: int) -> tuple[list[pd.DataFrame], list
             file = part / entry["filename"]
             if not file.resolve().is_relative_to(folder.resolve()):
                 raise ValueError(f"{part / 'state.json'}: names {file}: must lie in the folder")
-            tables.append(read_arrow(file, most))
+            tables.append(arrow_frame(read_bytes(file, most), most))
         frame = pd.concat(tables, ignore_index=True)
         for column, feature in features.items():
             if isinstance(feature, dict) and feature.get("names") and column in frame:
@@ -319,9 +307,9 @@ def read_hugging_face(folder: Path, most: int) -> tuple[list[pd.DataFrame], list
     return frames, names
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, most: int = PIECE) -> dict[str, Any]:
     try:
-        content = json.loads(read_bytes(path, PIECE))
+        content = json.loads(read_bytes(path, most))
     except (RecursionError, UnicodeDecodeError, json.JSONDecodeError):
         raise ValueError(f"{path}: damaged: must be JSON") from None
     if not isinstance(content, dict):
@@ -333,32 +321,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 # Among numbers these say that there is none.
 NO_NUMBER = frozenset(
-    [
-        "?",
-        "-",
-        "--",
-        "–",
-        "—",
-        ".",
-        "..",
-        "na",
-        "n/a",
-        "n.a.",
-        "<na>",
-        "nan",
-        "-nan",
-        "null",
-        "none",
-        "nil",
-        "missing",
-        "unknown",
-        "#n/a",
-        "#value!",
-        "#div/0!",
-        "#ref!",
-        "#null!",
-        "#num!",
-    ]
+    "? - -- – — . .. na n/a n.a. <na> nan -nan null none nil missing unknown "  # noqa: SIM905
+    "#n/a #value! #div/0! #ref! #null! #num!".split()
 )
 CURRENCIES = "$€£¥₹₽₩₺₫₴₦₱฿¢"
 # The mark before decimals: what may stand between groups of digits.
@@ -374,6 +338,10 @@ NUMBERS = {
     for mark, gaps in BETWEEN_THOUSANDS.items()
 }
 TRUTH = {"true": 1.0, "false": 0.0}
+# Of structure.json and contract.json.
+Columns = Sequence[Mapping[str, Any]]
+# How many values of a column are missing, an unseen level or out of range.
+Counts = list[tuple[str, str, int]]
 
 
 def parse_number(text: str, mark: str) -> tuple[float, str] | None:
@@ -447,25 +415,79 @@ def _parsed(text: Any, name: str, mark: str, unit: str) -> np.ndarray:
     return floats
 
 
-def codes(frame: pd.DataFrame, columns: Sequence[Mapping[str, Any]]) -> np.ndarray:
+def codes(frame: pd.DataFrame, columns: Columns) -> np.ndarray:
     """Code a table as float64 ``[N, C]``: numbers as they are, of strings the place of their level, one that is new as
     one past the last; NaN where a value is missing. ValueError naming what does not fit.
     """
-    # Columns are found by name, whatever their order and the spaces around it.
-    places = {plain_name(name): place for place, name in enumerate(frame.columns)}
-    places |= {str(name): place for place, name in enumerate(frame.columns)}
     coded = np.empty((len(frame), len(columns)))
-    for number, column in enumerate(columns):
-        place = places.get(column["name"], places.get(plain_name(column["name"])))
-        if place is None:
-            names = ", ".join(map(str, frame.columns[:20]))
-            raise ValueError(f"column {column['name']!r}: not in the data; there are {names}")
-        values: Any = frame.iloc[:, place].reset_index(drop=True)
+    for number, values in enumerate(named_columns(frame, columns)):
+        column = columns[number]
         if column["levels"] is None:
             coded[:, number] = numbers(values, column["name"], column["mark"], column["unit"])
         else:
             coded[:, number] = _level_places(as_text(values), column["levels"])
     return coded
+
+
+def named_columns(frame: pd.DataFrame, columns: Columns) -> list[Any]:
+    """Find columns by name, whatever their order and the spaces around it; ValueError naming one that is missing."""
+    named = [(str(name), values) for name, values in frame.reset_index(drop=True).items()]
+    by_name: dict[str, Any] = {plain_name(name): values for name, values in named} | dict(named)
+    series = list[Any]()
+    for name in (column["name"] for column in columns):
+        values = by_name.get(name, by_name.get(plain_name(name)))
+        if values is None:
+            names = ", ".join(name for name, _ in named[:20])
+            raise ValueError(f"column {name!r}: not in the data; there are {names}")
+        series.append(values)
+    return series
+
+
+def check(frame: pd.DataFrame, columns: Columns, contract: Any) -> tuple[np.ndarray, Counts]:
+    """Code a table as ``codes`` does, and compare it with what the network learned from.
+
+    Args:
+        frame: Rows as they come; the column with the answers and those that training left out may be there.
+        columns: Those of the network.
+        contract: What ``contract.json`` says; None where there is none, and nothing is counted.
+
+    Returns:
+        The codes ``[N, C]``, and counts that are not 0.
+
+    Raises:
+        ValueError: Names a column that is missing, unknown, or does not fit.
+    """
+    if contract is None:
+        return codes(frame, columns), []
+    terms = contract["columns"]
+    known = [*(column["name"] for column in terms), *contract["ignored"], contract["label"]]
+    if unknown := {*map(plain_name, frame.columns)} - {*map(plain_name, known)}:
+        names = ", ".join(known[:20])
+        raise ValueError(f"column {min(unknown)!r}: was not in training; there were {names}")
+    coded = codes(frame, columns)
+    counts: Counts = []
+    for place, column in enumerate(terms):
+        values = coded[:, place]
+        if column["levels"] is None:
+            kind = "out of range"
+            outside = (values < column["low"]) | (values > column["high"])
+        else:
+            # One past the last are new levels, and those that were too rare to have a feature.
+            kind = "unseen level"
+            outside = values == len(columns[place]["levels"])
+            if outside.any() and columns[place]["other"]:
+                hits: Any = frame[outside]
+                text = as_text(named_columns(hits, [column])[0])
+                outside = _level_places(text, column["levels"]) == len(column["levels"])
+        amounts = {kind: outside.sum(), "missing": np.isnan(values).sum()}
+        counts += [(column["name"], what, int(rows)) for what, rows in amounts.items() if rows]
+    return coded, counts
+
+
+def read_contract(folder: Path) -> dict[str, Any] | None:
+    """Read the contract beside a network; None where it has none, as those of images."""
+    path = folder / CONTRACT
+    return _json(path, MOST_CONTRACT_BYTES) if path.exists() else None
 
 
 def _level_places(text: Any, levels: Sequence[str]) -> np.ndarray:
@@ -607,6 +629,8 @@ def _pixels(image: Any, mode: str) -> np.ndarray:
 AXES = {"hw": "[N, H, W]", "nhwc": "[N, H, W, C]", "nchw": "[N, C, H, W]"}
 # Samples that go through the network together.
 ROWS_AT_ONCE = 4096
+# Of probabilities that are printed.
+DIGITS = 7
 
 
 def check_images(x: np.ndarray, inputs: Mapping[str, Any]) -> np.ndarray:
@@ -622,8 +646,8 @@ def check_images(x: np.ndarray, inputs: Mapping[str, Any]) -> np.ndarray:
     return x
 
 
-def read_samples(path: Path, inputs: Mapping[str, Any], most: int) -> tuple[np.ndarray, list[str]]:
-    """Read samples as the network takes them, ``[N, …]``, and the names of their files where each has one."""
+def read_samples(path: Path, inputs: Mapping[str, Any], most: int) -> tuple[Any, list[str]]:
+    """Read a table, or images as the network takes them ``[N, …]``, and the names of their files where each has one."""
     # Of the two kinds of folders one says so.
     is_table = inputs["layout"] == "table"
     if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
@@ -649,7 +673,7 @@ def read_samples(path: Path, inputs: Mapping[str, Any], most: int) -> tuple[np.n
         arrays = arrays[names[0]]
     if not is_table:
         return check_images(arrays, inputs), []
-    return _of_frame(array_frame(arrays), inputs, most), []
+    return array_frame(arrays), []
 
 
 def array_frame(x: np.ndarray) -> pd.DataFrame:
@@ -657,9 +681,9 @@ def array_frame(x: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(x).infer_objects().add_prefix("x")
 
 
-def _of_frame(frame: pd.DataFrame, inputs: Mapping[str, Any], most: int) -> np.ndarray:
+def _of_frame(frame: pd.DataFrame, inputs: Mapping[str, Any], most: int) -> Any:
     if inputs["layout"] == "table":
-        return codes(frame, inputs["columns"])
+        return frame
     # Hugging Face keeps images as bytes in a column.
     for _, column in frame.items():
         if images := image_bytes(column):
@@ -694,6 +718,41 @@ def _of_images(images: Sequence[Any], inputs: Mapping[str, Any], most: int) -> n
     return x
 
 
+class SavedModel:
+    """The model of a folder: its program, which scales and encodes by itself, what it takes, and the contract."""
+
+    def __init__(self, folder: Path) -> None:
+        structure = (folder / "structure.json").read_text(encoding="utf-8")
+        self.inputs: dict[str, Any] = json.loads(structure)["inputs"]
+        self.contract = read_contract(folder)
+        self.program: Any = torch.export.load(folder / "network.pt2").module()
+
+    def probabilities(self, x: np.ndarray) -> np.ndarray:
+        """Compute the probability of each class ``[N, classes]`` of codes or images."""
+        dtype = torch.float64 if self.inputs["layout"] == "table" else torch.float32
+        batches = torch.as_tensor(np.array(x), dtype=dtype).split(ROWS_AT_ONCE)
+        with torch.inference_mode():
+            return torch.cat([self.program(batch).softmax(1) for batch in batches]).numpy()
+
+    def predict(self, model_input: pd.DataFrame) -> pd.DataFrame:
+        """Predict class, its probability and those of all classes, for rows of a table; MLflow calls this."""
+        coded, _ = check(model_input, self.inputs["columns"], self.contract)
+        return answer_table(self.probabilities(coded), self.inputs["classes"])
+
+
+def answer_table(probabilities: np.ndarray, classes: Sequence[str]) -> pd.DataFrame:
+    """Name the most probable class of each row, with its probability, then those of all classes."""
+    chosen = np.array(classes)[probabilities.argmax(1)]
+    answers = {"class": chosen, "probability": probabilities.max(1)}
+    answers |= {f"p({name})": probabilities[:, place] for place, name in enumerate(classes)}
+    return pd.DataFrame(answers)
+
+
+def _load_pyfunc(path: str) -> SavedModel:
+    """Load the model in a folder; MLflow calls it by this name."""
+    return SavedModel(Path(path))
+
+
 def _printable(text: str) -> str:
     """Make a text one line, with what a terminal would obey made visible."""
     line = " ".join(text.split())
@@ -707,32 +766,30 @@ def main(folder: Path, arguments: Sequence[str]) -> None:
     if len(paths) != 1 or options not in ([], ["--probabilities"]):
         sys.stderr.write("usage: python predict.py [--probabilities] DATA\n")
         raise SystemExit(2)
-    inputs = json.loads((folder / "structure.json").read_text(encoding="utf-8"))["inputs"]
+    model = SavedModel(folder)
     try:
-        x, files = read_samples(Path(paths[0]), inputs, most_bytes())
+        samples, files = read_samples(Path(paths[0]), model.inputs, most_bytes())
+        is_table = isinstance(samples, pd.DataFrame)
+        columns = model.inputs["columns"]
+        x, counts = check(samples, columns, model.contract) if is_table else (samples, [])
     # Damaged files end in errors of many kinds of many libraries.
     except Exception as error:
         reason = str(error) or type(error).__name__
         sys.stderr.write(f"predict.py: {_printable(f'{paths[0]}: {reason}')}\n")
         raise SystemExit(2) from error
-    # The network scales and encodes by itself.
-    network: Any = torch.export.load(folder / "network.pt2").module()
-    dtype = torch.float64 if inputs["layout"] == "table" else torch.float32
-    with torch.no_grad():
-        batches = torch.as_tensor(np.array(x), dtype=dtype).split(ROWS_AT_ONCE)
-        probabilities = torch.cat([network(batch).softmax(1) for batch in batches])
-    best = probabilities.max(1)
-    # The most probable class of each sample; a terminal would obey what a name may contain.
-    is_terminal = sys.stdout.isatty()
-    classes = [*map(_printable, inputs["classes"])] if is_terminal else inputs["classes"]
-    answers: dict[str, Any] = {"file": [*map(_printable, files)]} if files else {}
-    answers["class"] = [classes[label] for label in best.indices]
-    answers["probability"] = best.values.numpy().round(4)
-    if options:
-        columns = probabilities.numpy().round(4).T
-        answers |= {f"p({name})": column for name, column in zip(classes, columns, strict=True)}
+    # What training did not have is predicted all the same, and said; a terminal would obey what a name may contain.
+    for name, kind, rows in counts:
+        line = _printable(f"column {name!r}: {kind}: {rows} of {len(x)} rows")
+        sys.stderr.write(f"predict.py: {line}\n")
+    classes = model.inputs["classes"]
+    names = [*map(_printable, classes)] if sys.stdout.isatty() else classes
+    answers = answer_table(model.probabilities(x), names)
+    if not options:
+        answers = answers[["class", "probability"]]
+    if files:
+        answers.insert(0, "file", [*map(_printable, files)])
     try:
-        pd.DataFrame(answers).to_csv(sys.stdout, index=False)
+        answers.round(DIGITS).to_csv(sys.stdout, index=False)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -30,6 +30,14 @@ def prepared(x: Any, y: Any = None, **options: Any) -> OwnData:
     return own_data(data, {"val": 0.2, "test": 0.2}, 1, **options)
 
 
+def read_samples(path: Path, inputs: dict[str, Any], most: int) -> tuple[np.ndarray, list[str]]:
+    """The samples of a file, of a table its codes."""
+    samples, files = predict.read_samples(path, inputs, most)
+    if isinstance(samples, pd.DataFrame):
+        samples = predict.codes(samples, inputs["columns"])
+    return samples, files
+
+
 def table(numbers: list[str], separator: str = ",") -> str:
     rows = zip(numbers, WORDS, LABELS, strict=True)
     return "\n".join(map(separator.join, [("a", "side", "label"), *rows])) + "\n"
@@ -66,12 +74,12 @@ def test_numbers_are_numbers_however_they_are_written(tmp_path: Path, form: str)
     column, words = data.inputs.columns
     assert column.levels is None and words.levels == ("None", "north", "south")
     inputs = data.inputs.model_dump()
-    samples, _ = predict.read_samples(path, inputs, MOST)
+    samples, _ = read_samples(path, inputs, MOST)
     np.testing.assert_allclose(samples[:, 0], NUMBERS.round(2), atol=1e-9)
     # A part of the file is read by what the whole was.
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:4]))
-    np.testing.assert_allclose(predict.read_samples(path, inputs, MOST)[0], samples[:3])
+    np.testing.assert_allclose(read_samples(path, inputs, MOST)[0], samples[:3])
 
 
 @pytest.mark.parametrize("mark", ["?", "-", "n/a", "NULL", "unknown", "#DIV/0!", " "])
@@ -83,7 +91,7 @@ def test_marks_among_numbers_are_missing_values_and_said(tmp_path: Path, mark: s
     assert data.inputs.columns[0].missing and data.inputs.columns[0].levels is None
     said = f"column 'a': {mark!r} among numbers is read as no value"
     assert mark == " " or said in data.notes
-    samples, _ = predict.read_samples(path, data.inputs.model_dump(), MOST)
+    samples, _ = read_samples(path, data.inputs.model_dump(), MOST)
     assert np.isnan(samples[::9, 0]).all() and np.isnan(samples[:, 0]).sum() == len(texts[::9])
 
 
@@ -121,7 +129,7 @@ def test_a_number_with_two_readings_is_read_as_said(
     path = tmp_path / "mine.csv"
     path.write_text(table([text.replace("2", str(1 + k % 9)) for k in range(ROWS)], separator))
     data = prepared(read(path))
-    samples, _ = predict.read_samples(path, data.inputs.model_dump(), MOST)
+    samples, _ = read_samples(path, data.inputs.model_dump(), MOST)
     assert samples[1, 0] == number
     assert any("is read as 1" in note and "; if it is 1" in note for note in data.notes)
 
@@ -141,7 +149,7 @@ def test_codes_that_pandas_reads_as_numbers_are_the_levels_they_were(tmp_path: P
         frame = pd.DataFrame({"code": values, "noise": [0.0, 1.0, 2.0]})
         np.testing.assert_equal(predict.codes(frame, inputs["columns"])[:, 0], places)
     (tmp_path / "new.csv").write_text("code ,noise\n1.0,0\n2,1\n,2\n")
-    samples, _ = predict.read_samples(tmp_path / "new.csv", inputs, MOST)
+    samples, _ = read_samples(tmp_path / "new.csv", inputs, MOST)
     np.testing.assert_equal(samples[:, 0], [1, 0, np.nan])
 
 
@@ -166,7 +174,7 @@ def test_every_kind_of_table_is_predicted_as_it_was_trained_on(tmp_path: Path, e
     path = tmp_path / f"mine.{ending}"
     write(path)
     data = prepared(read(path))
-    samples, _ = predict.read_samples(path, data.inputs.model_dump(), MOST)
+    samples, _ = read_samples(path, data.inputs.model_dump(), MOST)
     np.testing.assert_allclose(samples[:, 0], NUMBERS)
     assert {column.name: column.levels for column in data.inputs.columns} == {
         "a": None,
@@ -180,7 +188,7 @@ def test_columns_of_an_array_are_found_by_their_place(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x)
     np.savez(tmp_path / "a.npz", X=x)
     for name in ("x.npy", "a.npz"):
-        samples, _ = predict.read_samples(tmp_path / name, data.inputs.model_dump(), MOST)
+        samples, _ = read_samples(tmp_path / name, data.inputs.model_dump(), MOST)
         np.testing.assert_array_equal(samples[:, 0], NUMBERS)
 
 
@@ -202,10 +210,10 @@ def test_images_are_predicted_as_they_were_trained_on(tmp_path: Path, mode: str)
     data = prepared(read(tmp_path / "set"))
     assert data.inputs.mode == mode
     inputs = data.inputs.model_dump()
-    samples, files = predict.read_samples(tmp_path / "set", inputs, MOST)
+    samples, files = read_samples(tmp_path / "set", inputs, MOST)
     np.testing.assert_array_equal(samples, KINDS[mode][[*range(0, 40, 2), *range(1, 40, 2)]])
     assert files[:2] == ["a/00.png", "a/02.png"]
-    one, _ = predict.read_samples(tmp_path / "set" / "b" / "01.png", inputs, MOST)
+    one, _ = read_samples(tmp_path / "set" / "b" / "01.png", inputs, MOST)
     np.testing.assert_array_equal(one[0], KINDS[mode][1])
     # What is not alike is refused, by the name of the file.
     for name, image, words in (
@@ -220,7 +228,7 @@ def test_images_are_predicted_as_they_were_trained_on(tmp_path: Path, mode: str)
         image.save(tmp_path / f"{name}.png")
         if (name, mode) != ("glass", "RGBA"):
             with pytest.raises(ValueError, match=words):
-                predict.read_samples(tmp_path / f"{name}.png", inputs, MOST)
+                read_samples(tmp_path / f"{name}.png", inputs, MOST)
 
 
 def test_the_order_of_channels_and_the_scale_are_those_of_training(tmp_path: Path) -> None:
@@ -230,11 +238,9 @@ def test_the_order_of_channels_and_the_scale_are_those_of_training(tmp_path: Pat
     last = prepared(images, y).inputs.model_dump()
     Image.fromarray(images[5]).save(tmp_path / "5.png")
     np.testing.assert_array_equal(
-        predict.read_samples(tmp_path / "5.png", first, MOST)[0], images[5:6].transpose(0, 3, 1, 2)
+        read_samples(tmp_path / "5.png", first, MOST)[0], images[5:6].transpose(0, 3, 1, 2)
     )
-    np.testing.assert_array_equal(
-        predict.read_samples(tmp_path / "5.png", last, MOST)[0], images[5:6]
-    )
+    np.testing.assert_array_equal(read_samples(tmp_path / "5.png", last, MOST)[0], images[5:6])
     for x, inputs, words in (
         (images, first, r"\[N, C, H, W\] as in training"),
         (images.transpose(0, 3, 1, 2), last, r"\[N, H, W, C\] as in training"),
@@ -245,7 +251,7 @@ def test_the_order_of_channels_and_the_scale_are_those_of_training(tmp_path: Pat
     # Of an array of other numbers nobody knows how an image would have become them.
     floats = prepared(images / 255, y).inputs.model_dump()
     with pytest.raises(ValueError, match="an image, and the network was trained on nhwc"):
-        predict.read_samples(tmp_path / "5.png", floats, MOST)
+        read_samples(tmp_path / "5.png", floats, MOST)
 
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet", "npz", "npy", "png"])
@@ -260,7 +266,7 @@ def test_what_is_no_file_is_never_waited_for(tmp_path: Path, ending: str, kind: 
         path.mkdir()
     inputs = prepared(pd.DataFrame({"a": NUMBERS}), LABELS).inputs.model_dump()
     with pytest.raises(ValueError, match=r"a regular file|no images in|an image, and"):
-        predict.read_samples(path, inputs, MOST)
+        read_samples(path, inputs, MOST)
     with pytest.raises(SimicError):
         read(path)
 

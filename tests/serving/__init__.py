@@ -1,0 +1,1 @@
+"""Real servers: uvicorn on a free port of 127.0.0.1."""

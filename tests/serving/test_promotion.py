@@ -1,0 +1,194 @@
+"""`simic promote` of networks, `simic rollback` and the history, on a real registry; killed in the middle."""
+
+# ruff: noqa: F811 - fixtures are imported
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from simic.data.own.predict import SavedModel
+from simic.errors import SimicError
+from simic.pipeline import tracking
+from simic.pipeline.paths import Workspace
+from simic.serving import history
+from tests.conftest import Simic
+from tests.helpers import ROOT, some
+from tests.serving.shop import (  # noqa: F401
+    LABEL,
+    NAME,
+    aliases,
+    initialised,
+    project,
+    shared_network,
+    table,
+    write_network,
+)
+
+BOTH = {"champion": "1", "challenger": "2"}
+ON_NOW = ["promote", NAME, "--on", "now.csv"]
+
+
+def right_pct(folder: str, rows: pd.DataFrame) -> float:
+    answers = SavedModel(Path(folder)).predict(rows)["class"].to_numpy()
+    return 100 * float((answers == rows[LABEL].to_numpy()).mean())
+
+
+@pytest.fixture
+def promoted(project: Workspace, simic: Simic) -> Workspace:
+    """A project whose network is champion, and whose challenger learned the opposite."""
+    write_network(project.root / "opposite", table(1500, seed=5, signal=-1.0))
+    table(400, seed=9, signal=-1.0).to_csv(project.root / "now.csv", index=False)
+    assert simic("register", "grown", "shop")[1] == f"{NAME} version 1: champion\n"
+    assert simic("register", "opposite", "shop")[1] == f"{NAME} version 2: challenger\n"
+    return project
+
+
+def test_a_better_network_follows_and_is_taken_back_and_all_that_is_written_down(
+    promoted: Workspace, simic: Simic
+) -> None:
+    # Not better: nothing is moved or written.
+    table(400, seed=10).to_csv("then.csv", index=False)
+    before = promoted.promotions.read_bytes()
+    code, out, _ = simic("promote", NAME, "--on", "then.csv")
+    assert code == 1 and "not promoted: the interval over the champion is not above 0" in out
+    assert (aliases(promoted), promoted.promotions.read_bytes()) == (BOTH, before)
+
+    # What the terminal says, computed by hand.
+    now = table(400, seed=9, signal=-1.0)
+    gain = right_pct("opposite", now) - right_pct("grown", now)
+    assert simic(*ON_NOW)[0] == 0
+    assert f"difference  {gain:+.2f} [" in simic.out and "rows        400" in simic.out
+    assert aliases(promoted) == {"champion": "2"}
+    assert "no version is the challenger" in simic.refuses(*ON_NOW)
+
+    assert simic("rollback", NAME, "--reason", "it sold nothing")[0] == 0
+    assert aliases(promoted) == {"champion": "1"}
+    assert "has no champion before version 1" in simic.refuses("rollback", NAME, "--reason", "x")
+    [_, (second, _), _] = history.changes(promoted)
+    assert second.evidence["rows"] == 400 and len(str(second.evidence["sha256"])) == 64
+    assert second.data and second.who
+    assert simic("show", "--history")[0] == 0
+    assert [line.split("  ")[2] for line in simic.out.splitlines()] == [
+        f"promote {NAME} none -> 1: the first",
+        f"promote {NAME} 1 -> 2: {second.reason}",
+        f"rollback {NAME} 2 -> 1: it sold nothing",
+    ]
+    client, _ = tracking.connect(promoted)
+    tags = client.get_model_version(NAME, "1").tags
+    assert tags["simic.reason"] == "rollback 2 -> 1: it sold nothing"
+
+
+def test_uneven_classes_count_alike(promoted: Workspace, simic: Simic) -> None:
+    rows = table(2000, seed=11, signal=-1.0)
+    few = rows[rows[LABEL] == "yes"].head(40)
+    many = rows[rows[LABEL] == "no"].head(400)
+    pd.concat([many, few]).to_csv("uneven.csv", index=False)
+    simic("promote", NAME, "--on", "uneven.csv")
+    mean = (right_pct("opposite", few) + right_pct("opposite", many)) / 2
+    assert "measure     balanced accuracy" in simic.out and f"new         {mean:.2f}" in simic.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refusal"),
+    [
+        ((NAME,), "version 2: needs labelled rows that neither it nor the champion"),
+        ((NAME, "--on", "few.csv"), "few.csv: 99 rows: must be 100 or more"),
+        ((NAME, "--on", "cities.csv"), "cannot be read: column 'age': not in the data"),
+        ((NAME, "--on", "grown.csv"), "version 1 was trained on it"),
+        ((NAME, "--on", "none.csv"), "none.csv: no such file"),
+        (("a-run", "--on", "few.csv"), "--on few.csv: is for networks"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(
+    promoted: Workspace, simic: Simic, arguments: tuple[str, ...], refusal: str
+) -> None:
+    table(99, seed=1).to_csv("few.csv", index=False)
+    table(200, seed=1).drop(columns="age").to_csv("cities.csv", index=False)
+    assert refusal in simic.refuses("promote", *arguments)
+    assert aliases(promoted) == BOTH
+
+
+KILLED = """
+import os, signal, sys
+from simic.pipeline import tracking
+from simic.serving import journal
+from simic.cli import app
+
+def killing(module, name, before, turn=1):
+    function = getattr(module, name)
+    calls = []
+    def killed(*arguments, **named):
+        calls.append(name)
+        if before and len(calls) == turn:
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = function(*arguments, **named)
+        if len(calls) == turn:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+    setattr(module, name, killed)
+
+{0}
+app(sys.argv[1:])
+"""
+
+
+def kill_9(folder: Path, kill: str, command: list[str]) -> None:
+    """Run a command in a process that is killed in its midst."""
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED.format(kill), *command],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+
+
+KILLS = [
+    ("killing(journal, 'append', before=True)", None),
+    ("killing(tracking, 'give_alias', before=True)", False),
+    ("killing(tracking, 'give_alias', before=False)", True),
+    ("killing(journal, 'append', before=True, turn=2)", True),
+    ("killing(journal, 'append', before=False, turn=2)", True),
+]
+
+
+@pytest.mark.parametrize(("kill", "is_made"), some(KILLS, *KILLS[1:3]))
+def test_kill_9_leaves_a_champion_and_a_history_that_is_right(
+    promoted: Workspace, simic: Simic, kill: str, is_made: bool | None
+) -> None:
+    kill_9(promoted.root, kill, ON_NOW)
+    assert aliases(promoted)["champion"] == ("2" if is_made else "1")
+    # The next command settles whatever was begun.
+    assert simic(*ON_NOW)[0] == (2 if is_made else 0)
+    assert aliases(promoted)["champion"] == "2"
+    outcomes = [made for _, made in history.changes(promoted)]
+    assert outcomes == [True, *([] if is_made is None else [is_made]), *([] if is_made else [True])]
+    assert simic("rollback", NAME, "--reason", "x")[0] == 0
+    assert aliases(promoted)["champion"] == "1"
+
+
+def test_a_registration_that_was_killed_is_finished_and_not_doubled(
+    project: Workspace,
+    simic: Simic,
+) -> None:
+    kill_9(
+        project.root,
+        "killing(tracking, 'register_network', before=False)",
+        ["register", "grown", "shop"],
+    )
+    for _ in range(2):
+        assert simic("register", "grown", "shop")[1] == f"{NAME} version 1: champion\n"
+    assert len(history.changes(project)) == 1
+
+
+def test_without_a_champion_nothing_is_taken_back(project: Workspace, simic: Simic) -> None:
+    assert "no registered model with a champion" in simic.refuses("rollback", NAME, "--reason", "x")
+    assert simic("show", "--history")[1] == "no promotion yet\n"
+    project.promotions.write_text("no line\n")
+    with pytest.raises(SimicError, match="damaged"):
+        history.changes(project)

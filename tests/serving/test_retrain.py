@@ -1,0 +1,120 @@
+"""`simic retrain` on a real registry and a real DVC: what a challenger is trained on, and that it may be killed."""
+
+# ruff: noqa: F811 - fixtures are imported
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from simic.pipeline import tracking
+from simic.pipeline.paths import Workspace
+from tests.conftest import Simic
+from tests.serving.shop import (  # noqa: F401
+    LABEL,
+    NAME,
+    aliases,
+    initialised,
+    note_requests,
+    project,
+    shared_network,
+    table,
+)
+from tests.serving.test_promotion import kill_9
+
+COMMAND = ["retrain", NAME, "--data", "old.csv", "--labels", "labels.csv", "--n", "1"]
+
+
+@pytest.fixture
+def served(project: Workspace, simic: Simic) -> Workspace:
+    """A project whose champion has answered 600 requests of another kind, all labelled but ten."""
+    assert simic("register", "grown", "shop")[0] == 0
+    table(300, seed=0).to_csv("old.csv", index=False)
+    answer(0)
+    return project
+
+
+def answer(number: int) -> None:
+    """Answer 600 requests of another kind; all but the last ten are labelled."""
+    rows = table(600, seed=20 + number, shift=0.5, signal=-1.0)
+    labels = note_requests(Path("requests"), Path("grown"), rows, number, f"{NAME}/1")
+    labels.iloc[:-10].to_csv("labels.csv", mode="a", index=False, header=number == 0)
+
+
+def test_a_challenger_learns_old_and_new_rows_and_is_compared_on_newer_ones(
+    served: Workspace, simic: Simic
+) -> None:
+    assert simic(*COMMAND, "--window", "500")[0] == 0, simic.out
+    data = served.production / "data"
+    labelled, rows, newest = (
+        pd.read_csv(data / f"{name}.csv") for name in ("labelled", "rows", "newest")
+    )
+    # 590 are labelled: a third is kept, the others are the newest 393 of the 500 that are trained on.
+    assert (len(labelled), len(rows), len(newest)) == (590, 500, 197)
+    both = table(600, seed=20, shift=0.5, signal=-1.0)
+    expected = pd.concat([table(300, seed=0)[193:], both[:393]])
+    for made, known in ((rows, expected), (newest, both[393:590])):
+        assert made.age.to_numpy() == pytest.approx(known.age.to_numpy(), nan_ok=True)
+        for name in ("city", "time", LABEL):
+            assert made[name].tolist() == known[name].tolist()
+    # DVC has the data, MLflow their version, the report what changes.
+    recorded = yaml.safe_load((served.production / "data.dvc").read_text())["outs"][0]["md5"]
+    client, _ = tracking.connect(served)
+    assert client.get_model_version(NAME, "2").tags["simic.dvc"] == recorded
+    assert aliases(served) == {"champion": "1", "challenger": "2"}
+    assert (
+        "| gradient boosting" in simic.out and "challenger version 2 of simic-shop: " in simic.out
+    )
+
+    assert simic("promote", NAME)[0] == 0
+    assert "rows        197" in simic.out and aliases(served) == {"champion": "2"}
+    # Taken back, it does not return by the same rows.
+    assert simic("rollback", NAME, "--reason", "x")[0] == 0
+    assert "0 labelled requests that no network was trained on" in simic.refuses(*COMMAND)
+    # Rows that the log has lost are still there.
+    Path("requests/requests-000-7.parquet").unlink()
+    answer(1)
+    Path("requests/requests-002-7.parquet").write_text("damaged")
+    assert simic(*COMMAND)[0] == 0
+    assert "unreadable requests-002-7.parquet" in simic.out
+    assert len(pd.read_csv(data / "labelled.csv")) == 1180
+
+
+def test_rows_that_a_champion_knows_do_not_judge_it(served: Workspace, simic: Simic) -> None:
+    assert simic(*COMMAND)[0] == 0
+    client, _ = tracking.connect(served)
+    client.set_model_version_tag(NAME, "1", "simic.rows_until", "2026-01-01T00:08:00.000000Z")
+    assert "version 1, the champion, was trained on rows" in simic.refuses("promote", NAME)
+    (served.production / "data" / "newest.csv").write_text("other\n")
+    assert "dvc checkout brings them back" in simic.refuses("promote", NAME)
+
+
+def test_too_few_or_unfit_rows_are_one_line(served: Workspace, simic: Simic) -> None:
+    labels = Path("labels.csv").read_text().splitlines(keepends=True)
+    Path("labels.csv").write_text("".join(labels[:200]))
+    assert "199 labelled requests" in simic.refuses(*COMMAND)
+    Path("labels.csv").write_text("".join(labels))
+    table(50, seed=1).drop(columns="city").to_csv("old.csv", index=False)
+    assert "old.csv: no column 'city'" in simic.refuses(*COMMAND)
+    assert "nobody: no registered model" in simic.refuses("retrain", "nobody", *COMMAND[2:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kill",
+    [
+        "from simic.pipeline import dvc_record; killing(dvc_record, 'add', before=True)",
+        "from simic.pipeline import grow; killing(grow, 'grow', before=False)",
+        "killing(tracking, 'give_alias', before=True)",
+    ],
+)
+def test_kill_9_is_made_good_by_the_same_command(
+    served: Workspace, simic: Simic, kill: str
+) -> None:
+    kill_9(served.root, kill, COMMAND)
+    assert aliases(served) == {"champion": "1"}
+    assert simic(*COMMAND)[0] == 0
+    assert aliases(served) == {"champion": "1", "challenger": "2"}
+    assert len([*(served.production / "challengers").iterdir()]) == 1
+    assert simic("promote", NAME)[0] == 0 and aliases(served) == {"champion": "2"}
