@@ -421,7 +421,11 @@ def main() -> None:
             if arguments.only in f"{name}, {algorithm}"
         ]
         run([job for pair in pairs for job in tuning(*pair, arguments.work)], arguments.jobs)
-        run([job for pair in pairs for job in evaluation(*pair, arguments.work)], arguments.jobs)
+        jobs = [job for pair in pairs for job in evaluation(*pair, arguments.work)]
+        # In turns: what else the machine does then slows all rivals of a task alike.
+        order = list(TASKS)
+        jobs.sort(key=lambda job: (order.index(job.task), job.rng_seed))
+        run(jobs, arguments.jobs)
     else:
         page.write_result(RESULTS, summary(arguments.work))
         page.main()

@@ -1,5 +1,6 @@
 """How hosts are shared out to cores, and that a training run does not depend on it; processes and signals are real."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -116,11 +117,15 @@ def test_an_interrupt_ends_the_processes_in_the_midst_of_their_work(tmp_path: Pa
         while len(list(tmp_path.glob("begun-*"))) < 2:
             assert process.poll() is None
             time.sleep(0.05)
-        # Until the second has begun Python may drop it, in a callback of the start.
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=40)
-    assert process.returncode != 0 and "KeyboardInterrupt" in errors
+        # Python drops one that comes within a callback, as where a process starts slowly; a user presses again.
+        errors = None
+        for _ in range(8):
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                _, errors = process.communicate(timeout=5)
+                break
+        process.kill()
+    assert process.returncode != 0 and errors is not None and "KeyboardInterrupt" in errors
     assert not list(tmp_path.glob("ended-*"))
 
 
