@@ -32,6 +32,22 @@ def user_path(path: str | Path) -> Path:
         raise SimicError(f"path {path!r}: {error}") from None
 
 
+def file_path(path: str | Path) -> Path:
+    """Make a path of a file that a caller wants written; SimicError where it is a folder, or inside a file."""
+    path = user_path(path)
+    if path.is_dir():
+        raise SimicError(f"{path}: is a folder, must be a file; choose another path")
+    refuse_file_above(path)
+    return path
+
+
+def refuse_file_above(path: Path) -> None:
+    """Raise SimicError where a folder on the way to a path is a file."""
+    for folder in path.parents:
+        if folder.exists() and not folder.is_dir():
+            raise SimicError(f"{folder}: is a file, must be a folder; choose another path")
+
+
 def sha256(path: Path) -> str:
     """Compute the hex digest of a file's bytes."""
     with path.open("rb") as file:

@@ -16,6 +16,19 @@ from simic import durable
 from simic.errors import SimicError
 
 
+def test_a_path_that_cannot_be_written_is_refused_before(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "new" / "file"):
+        assert durable.file_path(str(path)) == path
+    words = "file: is a file, must be a folder; choose another path"
+    for path in (tmp_path / "file" / "inside", tmp_path / "file" / "far" / "inside"):
+        with pytest.raises(SimicError, match=words):
+            durable.file_path(path)
+    with pytest.raises(SimicError, match=f"{tmp_path}: is a folder, must be a file; choose"):
+        durable.file_path(tmp_path)
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("exchanging", [True, False], ids=["exchanged", "renamed"])
 def test_a_new_directory_appears_whole_and_replaces_the_old_one(exchanging, tmp_path, monkeypatch):
     if not exchanging:  # another system, or another file system

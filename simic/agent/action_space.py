@@ -40,8 +40,6 @@ class ActionLayout:
         """The heads, with what the space knows of them."""
         # A leaf has one head or several; their names become columns of the telemetry, so no two may be alike.
         heads = [head for leaf in self.leaves for head in _heads(leaf)]
-        if not heads:
-            raise SimicError(f"action space {self.space}: must hold a space")
         names = [head.name for head in heads]
         for name in names:
             if names.count(name) > 1:
@@ -85,6 +83,8 @@ class ActionLayout:
 def _heads(leaf: Leaf) -> Iterator[Head]:
     """Describe the heads of a leaf, named by its path: "move", or "action_0" where the space has no names."""
     space = leaf.space
+    if not leaf.size:
+        raise SimicError(f"{leaf} is of {space}: must hold something")
     name = ".".join(map(str, leaf.path))
     if not leaf.path or isinstance(leaf.path[0], int):
         name = f"action_{name or 0}"

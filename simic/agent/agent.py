@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, SupportsIndex, get_args
+from textwrap import shorten
+from typing import Annotated, Any, Literal, Self, SupportsIndex, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -18,10 +19,10 @@ from torch import Tensor
 
 from simic import durable, params, rng
 from simic.agent.callbacks import Callback, IterationReport, Watching
-from simic.agent.core import RecurrentState
-from simic.agent.export import ONNX_PROGRAM, PROGRAM, program_files
+from simic.agent.core import RecurrentState, refuse_other_state
+from simic.agent.export import DESCRIPTION, ONNX_PROGRAM, PROGRAM, program_files
 from simic.agent.gym_adapter import Make, Vector, refuse_shared, vectorized
-from simic.agent.hub import AGENT_FILE, hub_files
+from simic.agent.hub import AGENT_FILE, HUB_FILES, hub_files
 from simic.agent.imitation import Demonstrations, imitate, refuse_illegal
 from simic.agent.leaf_encoder import EncoderFactory, LeafEncoder, encoded_leaves
 from simic.agent.learner import build_learner
@@ -36,17 +37,24 @@ from simic.agent.tensor_env import on_tensors
 from simic.errors import SimicError
 from simic.memory import refuse_too_much
 from simic.torch_modes import usual_modes
-from simic.validation_messages import whole_number
+from simic.validation_messages import refusal, short, whole_number
 
 PLAY_ITERATION = 1 << 42  # a namespace of its own: other starts and other noise than in training
 CARD = "simic.agent"  # what a saved file's metadata are under
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 RUNNING = "normalizers/reward.running"  # a tensor of it, by environment
 EPISODES = "running/"  # of the names of what repeats running episodes
 MOST_ENVS = 10_000  # side by side in one process
 BYTES_OF_STEP = 100  # of a rollout at least, beside features
 ExportFormat = Literal["torch", "onnx", "hub"]
+FORMAT_FILES: dict[str, set[str]] = {
+    "torch": {PROGRAM, DESCRIPTION},
+    "onnx": {ONNX_PROGRAM, DESCRIPTION},
+    "hub": {PROGRAM, DESCRIPTION, *HUB_FILES},
+}
+MOST_SHOWN = 300  # characters of how an environment is described, in a message
 ANSWER_TOLERANCE = {"rel_tol": 1e-3, "abs_tol": 1e-6}  # far above rounding on another machine
+Section = TypeVar("Section", bound=params.Tree)
 LOG_FILE = "progress.csv"
 LOG_BEGINS = "env_steps,episode_return,"
 LOG_EPISODES = 100  # whose mean return is written
@@ -70,19 +78,28 @@ SETTINGS = {
 
 def sizes(**changes: Any) -> params.Policy:
     """Make the sizes of a policy for environments in general, with these changes."""
-    return params.Policy(**SIZES | changes)
+    return _made("sizes", params.Policy, SIZES | changes)
 
 
 def settings(**changes: Any) -> params.PPOParams:
     """Make PPO's settings for environments in general, with these changes."""
-    return params.PPOParams(**SETTINGS | changes)
+    return _made("settings", params.PPOParams, SETTINGS | changes)
+
+
+def _made(source: str, model: type[Section], values: dict[str, Any]) -> Section:
+    try:
+        return model(**values)
+    except ValidationError as error:
+        raise refusal(error, f"{source}()", values, model) from None
 
 
 class Card(params.Tree):
     """What a saved file says of its agent: all that the constructor takes."""
 
-    format_version: Literal[3] = FORMAT_VERSION
+    format_version: Literal[4] = FORMAT_VERSION
     env: str | None
+    # Lines of ``GymAdapter.description``, which another environment's must equal.
+    spaces: list[str]
     rng_seed: int
     envs: Annotated[int, Field(ge=1, le=MOST_ENVS)]
     rollout_steps: params.Count
@@ -145,7 +162,7 @@ class Agent:
             raise SimicError(
                 f"envs = {rows}: must be at least ppo.minibatches ({least}) where the policy has memory"
             )
-        self.log = None if log is None else durable.user_path(log) / LOG_FILE
+        self.log = None if log is None else durable.file_path(durable.user_path(log) / LOG_FILE)
         self.vector: Vector = vector
         self.env = (
             on_tensors(env, self.rng_seed, torch.arange(rows))
@@ -395,24 +412,24 @@ class Agent:
             The actions as the environments take them, and the memory for the next call.
 
         Raises:
-            SimicError: As of ``predict``; or the numbers of rows differ.
+            SimicError: As of ``predict``; or the memory is not of this policy and as many rows.
         """
         seen = self.normalizers.see(self.env.rows(observations, masks))
-        rows = len(seen.features)
-        state = self.policy.initial_state(rows) if state is None else state
-        if len(state.h) != rows:
-            raise SimicError(f"state has {len(state.h)} rows: must have {rows}, as observations")
+        first = self.policy.initial_state(len(seen.features))
+        state = first if state is None else state
+        refuse_other_state(state, first)
         decision = self.policy.act(seen, state, noise=None)
         return [self.env.to_env(action) for action in decision.actions], decision.state
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""
-        durable.replace_file(durable.user_path(path), self._content())
+        durable.replace_file(durable.file_path(path), self._content())
 
     def _card(self) -> dict[str, Any]:
         # All else is a tensor, or follows from these.
         card = Card(
             env=self.make if isinstance(self.make, str) else None,
+            spaces=self.env.description,
             rng_seed=self.rng_seed,
             envs=self.env.num_envs,
             rollout_steps=self.rollout_steps,
@@ -443,22 +460,31 @@ class Agent:
         Beside the program is ``policy.json``, which says what goes in and comes out, column by column.
 
         Args:
-            path: A new or empty folder, written whole or not at all.
+            path: A folder that is new, empty or an earlier export of this format; written whole or not at all.
             format: ``torch``: policy.pt2, for ``torch.export.load``. ``onnx``: policy.onnx. ``hub``: as a model
                 repository of Hugging Face Hub: a card, the settings, the agent for ``load``, and policy.pt2.
             returns: Of an evaluation, for the card.
 
         Raises:
-            SimicError: The folder has files, the format is unknown, or ONNX's libraries are missing.
+            SimicError: The folder has other files, the format is unknown, or ONNX's libraries are missing.
         """
         if format not in get_args(ExportFormat):
             formats = ", ".join(get_args(ExportFormat))
             raise SimicError(f"format = {format!r}: must be one of {formats}")
+        try:
+            scores = np.asarray(returns, np.float64)
+        except (TypeError, ValueError):
+            scores = np.asarray(math.nan)
+        if scores.ndim != 1 or not np.isfinite(scores).all():
+            raise SimicError(f"returns = {short(repr(returns))}: must be a list of finite numbers")
         if len(returns) and format != "hub":
             raise SimicError(f"returns: format {format!r} has no card that could say them")
-        # Refused before seconds are spent on tracing.
+        # Refused before seconds are spent on tracing. An earlier export is replaced.
         folder = durable.user_path(path)
-        durable.refuse_full(folder)
+        durable.refuse_file_above(folder)
+        present = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+        if DESCRIPTION not in present or not present <= FORMAT_FILES[format]:
+            durable.refuse_full(folder)
         # Which heads are masked is known once something was observed.
         if self.env.masked is None:
             self.env.reset()
@@ -521,7 +547,8 @@ class Agent:
                 f"{path}: its environment {make!r} is in a module that loading would import;"
                 f" if you trust it: Agent.load(path, {make!r})"
             )
-        if set(encoders or ()) != set(card.encoders):
+        given = encoders if isinstance(encoders, Mapping) else {}
+        if set(given) != set(card.encoders):
             names = ", ".join(card.encoders) or "none"
             raise SimicError(
                 f"{path}: its agent has encoders for {names}: pass the same: Agent.load(path, encoders=...)"
@@ -538,6 +565,7 @@ class Agent:
             vector=vector,
             encoders=encoders,
         )
+        _refuse_other_spaces(path, card.spaces, agent.env.description)
         # Of another number of environments all begin anew.
         running = part_of(tensors, EPISODES)
         tensors = {name: x for name, x in tensors.items() if not name.startswith(EPISODES)}
@@ -622,6 +650,21 @@ class Agent:
             if not file.tell():
                 writer.writeheader()
             writer.writerow(row)
+
+
+def _refuse_other_spaces(path: Path, saved: list[str], present: list[str]) -> None:
+    """Raise SimicError where an environment is described in other lines than the one of a saved agent."""
+    if saved == present:
+        return
+    # All lines, where only their order differs.
+    lost = [line for line in saved if line not in present]
+    new = [line for line in present if line not in saved]
+    lost, new = (lost, new) if lost or new else (saved, present)
+    saved_text, present_text = ("; ".join(lines) or "nothing more" for lines in (lost, new))
+    raise SimicError(
+        f"{path}: saved with {shorten(saved_text, MOST_SHOWN)}, where this environment has"
+        f" {shorten(present_text, MOST_SHOWN)}; pass the one it was trained in: Agent.load(path, env)"
+    )
 
 
 def _read(path: Path) -> tuple[Card, dict[str, Tensor]]:

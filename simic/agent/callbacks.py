@@ -8,9 +8,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol, SupportsIndex
 
+from simic import durable
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.rollout import StepRecord
 from simic.errors import SimicError, printable
@@ -72,7 +74,7 @@ class Watching:
     ) -> None:
         self.agent = agent
         for callback in callbacks:
-            if not (isinstance(callback, Callback) or callable(callback)):
+            if isinstance(callback, type) or not isinstance(callback, Callback | Callable):
                 raise SimicError(f"callback {callback!r}: must be a Callback, or a function")
         self.callbacks = [
             callback if isinstance(callback, Callback) else _Function(callback)
@@ -146,8 +148,11 @@ class PeriodicEvaluation(Callback):
     ) -> None:
         self.every = whole_number("every", every, 1)
         self.episodes = whole_number("episodes", episodes, 1)
-        self.best = best
+        # Refused before hours of training.
+        self.best = None if best is None else durable.file_path(best)
         self.patience = None if patience is None else whole_number("patience", patience, 1)
+        if not isinstance(target, Real | None):
+            raise SimicError(f"target = {target!r}: must be a number, or None")
         self.target = math.inf if target is None else target
         self.history: list[tuple[int, float]] = []  # steps, and the mean return
         self._due = 0
@@ -199,6 +204,10 @@ class Writer(Callback):
         write: Callable[[dict[str, float], int], Any],
         evaluation: PeriodicEvaluation | None = None,
     ) -> None:
+        if not callable(write):
+            raise SimicError(f"write = {write!r}: must be a function of values and steps")
+        if not isinstance(evaluation, PeriodicEvaluation | None):
+            raise SimicError(f"evaluation = {evaluation!r}: must be a PeriodicEvaluation, or None")
         self.write = write
         self.evaluation = evaluation
         self._written = 0

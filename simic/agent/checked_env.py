@@ -10,10 +10,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box
 
 from simic.agent.action_space import ActionLayout
 from simic.agent.spaces import Layout, RowSpace, declared
 from simic.errors import SimicError
+from simic.transfer import as_array
 
 # Where environments say what is legal, the first that there is: as a method, an attribute or an entry of the info.
 MASK_NAMES = (
@@ -57,6 +59,15 @@ def _offers(env: gymnasium.Env, name: str) -> bool:
     return False
 
 
+def refuse_no_space(env: Any, *names: str) -> None:
+    """Raise SimicError where an attribute of an environment that should be a space is none, or missing."""
+    for name in names:
+        space = getattr(env, name, None)
+        if not isinstance(space, gymnasium.Space):
+            kind = type(space).__name__
+            raise SimicError(f"environment {env}: {name} is {kind}, must be a gymnasium.Space")
+
+
 @cache
 def _warn_once(text: str) -> None:
     # Once, not by every copy of an environment.
@@ -73,6 +84,7 @@ class CheckedEnv(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
+        refuse_no_space(env, "observation_space", "action_space")
         self._refuse_statistics()
         self.layout = Layout(env.observation_space)
         if not self.layout.is_box:
@@ -94,7 +106,7 @@ class CheckedEnv(gymnasium.Wrapper):
         observation, info = self._answer(
             "reset()", self.env.reset(seed=seed, options=options), ("observation", "info")
         )
-        self._info = info
+        self._info = info if isinstance(info, Mapping) else {}
         if not self._has_begun:
             self._has_begun = True
             self._find_mask()
@@ -113,8 +125,8 @@ class CheckedEnv(gymnasium.Wrapper):
         return (
             self._observed(observation),
             self._paid(reward),
-            bool(terminated),
-            bool(truncated),
+            self._flag("terminated", terminated),
+            self._flag("truncated", truncated),
             {},
         )
 
@@ -150,7 +162,8 @@ class CheckedEnv(gymnasium.Wrapper):
         names = {name for layer in layers(self.env) for name in dir(layer) if name[0] != "_"}
         likely = sorted(filter(_LIKE_MASKS.search, names))
         likely += [f"info[{name!r}]" for name in self._info if _LIKE_MASKS.search(str(name))]
-        if likely:
+        # Numbers cannot be masked.
+        if likely and any(not isinstance(leaf.space, Box) for leaf in self.actions.leaves):
             _warn_once(
                 f"environment {self.env}: every action is taken for legal; if {', '.join(likely)} says which are,"
                 " offer it as action_masks()"
@@ -185,6 +198,15 @@ class CheckedEnv(gymnasium.Wrapper):
             )
         return answer
 
+    def _flag(self, name: str, flag: Any) -> bool:
+        value = np.asarray(flag)
+        # None and words would be taken for False and True.
+        if value.size != 1 or value.dtype.kind not in "biuf":
+            raise SimicError(
+                f"environment {self.env}: {name} is {reprlib.repr(flag)}: must be True or False"
+            )
+        return bool(value)
+
     def _paid(self, reward: Any) -> float:
         value = np.asarray(reward)
         # An array of one number counts as one: many environments pay such.
@@ -199,6 +221,6 @@ class CheckedEnv(gymnasium.Wrapper):
         try:
             if not self.layout.is_box:
                 return self.layout.row(observation)
-            return declared(np.array(observation), self.layout.space, "observation")
+            return declared(np.array(as_array(observation)), self.layout.space, "observation")
         except SimicError as error:
             raise SimicError(f"environment {self.env}: {error}") from None

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from simic import params
 from simic.agent.transformer import GatedTransformer
+from simic.errors import SimicError
 
 # Of torch's own cells, whose layer is run step by step too.
 CELL = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
@@ -41,6 +42,23 @@ class RecurrentState(NamedTuple):
     @classmethod
     def joined(cls, states: "Sequence[RecurrentState]") -> Self:
         return cls(*(torch.cat(parts, dim=-1) for parts in zip(*states, strict=True)))
+
+
+def refuse_other_state(state: Any, expected: RecurrentState) -> None:
+    """Raise SimicError for what is not a memory of the types and shapes of another one."""
+    # By position a mask may come in its place; and the memory of another policy may fit in part.
+    found = _described(state) if isinstance(state, RecurrentState) else type(state).__name__
+    if found != _described(expected):
+        raise SimicError(
+            f"state is {found}: must be {_described(expected)}, as the call before returned it, or None"
+        )
+
+
+def _described(state: RecurrentState) -> str:
+    parts = [
+        f"{getattr(part, 'dtype', type(part))} {list(getattr(part, 'shape', ()))}" for part in state
+    ]
+    return f"RecurrentState of {' and '.join(parts)}"
 
 
 @dataclass(frozen=True)

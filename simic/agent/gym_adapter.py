@@ -207,6 +207,9 @@ class GymAdapter:
             )
         legal = {} if masks is None else self._masks(list(masks))
         self.action_spec.check_masks(legal, len(values))
+        if set(legal) != set(self.masked or ()):
+            heads = ", ".join(self.masked or ())
+            raise SimicError(f"mask {reprlib.repr(masks)}: must be of {heads}, as training had it")
         return self._columns(values, legal)
 
     def _single(self, observation: Any) -> np.ndarray:
@@ -270,14 +273,15 @@ class GymAdapter:
             values[row] = info["final_obs"][row]
         return self._columns(values, {})
 
+    @property
+    def description(self) -> list[str]:
+        """Describe in a line each what is observed, what is taken, and the heads."""
+        leaves = (*self.layout.leaves, *self.action_layout.leaves)
+        return [leaf.description for leaf in leaves] + self.action_spec.description
+
     def __str__(self) -> str:
-        heads = ", ".join(map(str, self.action_spec.heads))
         masks = f"masked by {self.mask_source}" if self.mask_source else "nothing masked"
-        spec = self.observation_spec
-        seen = [f"{spec.features} observed numbers"] * (spec.features > 0)
-        seen += [f"image {list(image.shape)}, channels {image.channels}" for image in spec.images]
-        seen += [f"{spec.categories} categories"] * (spec.categories > 0)
-        return f"{', '.join(seen)}; action heads {heads}; {masks}"
+        return "\n".join([*self.description, masks])
 
     def close(self) -> None:
         self.env.close()
@@ -300,7 +304,7 @@ def _maker(make: Make, wrap: Wrap, row: int) -> Callable[[], CheckedEnv]:
         raise SimicError(f"environment {make!r}: {needed}")
     try:
         inspect.signature(make).bind()
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise SimicError(f"environment {make!r}: {error}; {needed}") from None
 
     def checked() -> CheckedEnv:
@@ -384,7 +388,7 @@ def vectorized(
     Raises:
         SimicError: It cannot be made, or not be learned from.
     """
-    if vector not in VECTORS:
+    if vector not in [*VECTORS]:
         raise SimicError(f"vector = {vector!r}: must be one of {', '.join(get_args(Vector))}")
     try:
         makers = [_maker(make, wrap, row) for row in range(envs)]

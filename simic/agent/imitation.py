@@ -2,6 +2,7 @@
 the policy learns to give recorded actions a high probability. The value learns nothing.
 """
 
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from simic.errors import SimicError
 
 IMITATION = 1 << 43  # a namespace of its own: other orders than those of PPO
 MINIBATCH_STEPS = 256  # about so many; with memory they are of whole episodes
+EPISODE = "(observations, actions) or (observations, actions, masks), each with a value per step"
 MASK = "mask."  # of the names of masks among the tensors of a step
 
 
@@ -51,10 +53,9 @@ class Demonstrations:
         Raises:
             SimicError: Names the step that is not of this environment.
         """
-        columns = [
-            list(_steps(env, number, RecordedEpisode(*episode)))
-            for number, episode in enumerate(episodes)
-        ]
+        if not isinstance(episodes, Iterable):
+            raise SimicError(f"episodes is {type(episodes).__name__}: must be a list of {EPISODE}")
+        columns = [list(_steps(env, number, episode)) for number, episode in enumerate(episodes)]
         if not columns:
             raise SimicError("there are no episodes: must be at least one")
         # Short ones are filled up with zeros.
@@ -91,11 +92,17 @@ class Demonstrations:
         return scored.log_probs
 
 
-def _steps(env: GymAdapter, number: int, episode: RecordedEpisode) -> Iterator[dict[str, Tensor]]:
+def _steps(env: GymAdapter, number: int, recorded: Sequence[Any]) -> Iterator[dict[str, Tensor]]:
     """Yield the tensors ``[1, ·]`` of each step of an episode, by name."""
-    masks = [None] * len(episode.actions) if episode.masks is None else episode.masks
+    try:
+        episode = RecordedEpisode(*recorded)
+        masks = [None] * len(episode.actions) if episode.masks is None else episode.masks
+        lengths = [len(episode.observations), len(episode.actions), len(masks)]
+    except TypeError:
+        raise SimicError(
+            f"episode {number} is {reprlib.repr(recorded)}: must be {EPISODE}"
+        ) from None
     # A recording often has one observation more, which nothing was done in.
-    lengths = [len(episode.observations), len(episode.actions), len(masks)]
     if len(set(lengths)) > 1 or 0 in lengths:
         counts = "{} observations, {} actions, {} masks".format(*lengths)
         raise SimicError(f"episode {number} has {counts}: must have one of each for every step")

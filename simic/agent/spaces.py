@@ -18,6 +18,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 from simic.agent.spec import Image, ObservationSpec
 from simic.errors import SimicError
+from simic.transfer import as_array
 
 Kind = Literal["image", "numbers", "flags", "categories"]
 ORDER: dict[Kind, int] = {"image": 0, "numbers": 1, "flags": 1, "categories": 2}
@@ -31,6 +32,8 @@ LEAST_SIDE = 8
 # A picture has few channels, or some frames of few.
 MOST_CHANNELS = 16
 PIXEL_DIMENSIONS = 3
+# Of bytes, and of parts of 1. A board with values to 9 is no picture.
+FULL_PIXELS = (1.0, 255.0)
 
 
 @dataclass(frozen=True)
@@ -79,13 +82,15 @@ class Leaf:
     def image(self) -> Image | None:
         """Describe the picture that a Box holds; None where it is none, as its shape and bounds say."""
         space = self.space
-        if not isinstance(space, Box) or len(space.shape) not in (2, PIXEL_DIMENSIONS):
+        if self.owner == "action" or not isinstance(space, Box):
+            return None
+        if len(space.shape) not in (2, PIXEL_DIMENSIONS):
             return None
         # Pixels are bounded from below by 0, and from above by one number.
         if (space.low != 0).any() or (space.high != space.high.flat[0]).any():
             return None
         highest = float(space.high.flat[0])
-        if not np.isfinite(highest):
+        if highest not in FULL_PIXELS:
             return None
         # Two dimensions are one channel; of three the smaller end is that of the channels.
         if len(space.shape) < PIXEL_DIMENSIONS:
@@ -95,6 +100,25 @@ class Leaf:
 
     def __str__(self) -> str:
         return f"{self.owner}{''.join(f'[{key!r}]' for key in self.path)}"
+
+    @property
+    def description(self) -> str:
+        """Describe in a line where it is, as what it is read, and what its space says of values."""
+        space = self.space
+        text = f"{self}: {self.kind}" + f" {list(space.shape or ())}" * bool(space.shape)
+        if isinstance(space, Box):
+            text += f" of {space.dtype}, from {_listed(space.low)} to {_listed(space.high)}"
+        if self.image is not None:
+            text += f", channels {self.image.channels}"
+        if self.kind == "categories":
+            text += f", {_listed(self.choices)} choices from {_listed(self.starts)}"
+        return text
+
+
+def _listed(values: np.ndarray) -> str:
+    """List numbers, once where all are equal."""
+    numbers = [f"{value:g}" for value in values.reshape(-1).tolist()]
+    return numbers[0] if len({*numbers}) == 1 else str(numbers).replace("'", "")
 
 
 def _image(
@@ -109,6 +133,8 @@ def _image(
 def leaves_of(space: gymnasium.Space, owner: Owner) -> list[Leaf]:
     """Walk down a space; SimicError where a leaf cannot be learned from."""
     leaves = list(_walk(space, owner, ()))
+    if not leaves:
+        raise SimicError(f"{owner} space {space}: must hold a space")
     refused = [leaf for leaf in leaves if not isinstance(leaf.space, LEAVES)]
     if not refused:
         return leaves
@@ -220,7 +246,8 @@ class Layout:
             }
             # What a reader must know to make such values.
             if leaf.image is not None:
-                entry |= {"channels": leaf.image.channels, "highest": leaf.image.highest}
+                bounds = [0.0, leaf.image.highest]
+                entry |= {"channels": leaf.image.channels, "bounds": bounds}
             if leaf.kind == "categories":
                 add = leaf.numbers(counted) - leaf.starts
                 entry |= {"choices": leaf.choices.tolist(), "add": add.tolist()}
@@ -235,6 +262,13 @@ class RowSpace(Box):
     def __init__(self, layout: Any, width: int, dtype: str) -> None:
         super().__init__(-np.inf, np.inf, (width,), dtype=np.dtype(dtype).type)
         self.layout = layout
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether rows mean the same: Gymnasium asks this of copies of an environment."""
+        return isinstance(other, RowSpace) and self.layout == other.layout
+
+    def __repr__(self) -> str:
+        return repr(self.layout.space)
 
 
 def layout_of(space: gymnasium.Space) -> Layout:
@@ -251,7 +285,10 @@ def leaf_values(whole: Any, leaf: Leaf) -> np.ndarray:
             outer = replace(leaf, path=leaf.path[:depth])
             raise SimicError(f"{leaf} is missing: {outer} is a {type(whole).__name__}") from None
     # Lists and numbers are as good as arrays.
-    values = np.asarray(whole)
+    try:
+        values = as_array(whole)
+    except SimicError as error:
+        raise SimicError(f"{leaf} is a {error}; its space is {leaf.space}") from None
     return declared(values, leaf.space, str(leaf))
 
 

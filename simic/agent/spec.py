@@ -37,6 +37,14 @@ class Head:
         return f"{self.name} {self.size}{' continuous' * self.continuous}"
 
     @property
+    def description(self) -> str:
+        """Describe in a line what it decides, and by what it is masked and described."""
+        text = f"head {self.name}: {self.size} {'number' if self.continuous else 'choice'}"
+        text += "s" * (self.size > 1)
+        text += f", masked by {self.mask_given}" * (self.mask_given != "nothing")
+        return text + f", each described by {self.described} numbers" * (self.described > 0)
+
+    @property
     def ends(self) -> list[tuple[float, float]]:
         """List the least and the largest value of each number; infinite where it has no bound."""
         return [
@@ -122,6 +130,17 @@ class ActionSpec:
     def dtype(self) -> torch.dtype:
         """The type of actions: float32 holds an index and a number side by side."""
         return torch.int64 if len(self.discrete_heads) == len(self.heads) else torch.float32
+
+    @property
+    def description(self) -> list[str]:
+        """Describe the heads in a line each, and the choices of the first one that use them."""
+        lines: list[str] = []
+        for k, head in enumerate(self.heads):
+            ops = [op for op, row in enumerate(self.relevance) if row[k]]
+            lines.append(
+                f"{head.description}{f', for ops {ops}' * (len(ops) < len(self.relevance))}"
+            )
+        return lines
 
     @property
     def width(self) -> int:

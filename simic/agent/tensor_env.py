@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from simic.agent.checked_env import MASK_NAMES
+from simic.agent.checked_env import MASK_NAMES, refuse_no_space
 from simic.agent.gym_adapter import ACTION_SPEC, AdapterInfo, GymAdapter, by_head
 from simic.agent.repeatable import TRAINING, episode_seed
 from simic.agent.spec import Observation
@@ -35,6 +35,7 @@ class TensorEnv(GymAdapter):
     def __init__(
         self, env: VectorEnv, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING
     ) -> None:
+        refuse_no_space(env, "single_observation_space", "single_action_space")
         super().__init__(env, rng_seed, env_ids, getattr(env, ACTION_SPEC, None))
         if not self.layout.is_box:
             raise SimicError(
@@ -161,8 +162,9 @@ def on_tensors(
         SimicError: It cannot be made, or not be learned from.
     """
     env = _made(make, len(env_ids), options)
-    if not isinstance(env, VectorEnv) or env.num_envs != len(env_ids):
-        kind = f"{type(env).__name__} of {getattr(env, 'num_envs', 'no')} environments"
+    count = getattr(env, "num_envs", None)
+    if not isinstance(env, VectorEnv) or count != len(env_ids):
+        kind = f"{type(env).__name__} of {count or 'no'} environments"
         raise SimicError(f"environment {make!r}: makes a {kind}, not {len(env_ids)}; {NEEDED}")
     try:
         return TensorEnv(env, rng_seed, env_ids, namespace)

@@ -55,6 +55,8 @@ def test_rows_have_choices_first_and_come_back() -> None:
         (Dict({"a": Sequence(Discrete(2))}), r"action space .* at action\['a'\]: must be Box"),
         (Box(0, 9, (2,), np.int64), "must be a Box of floats"),
         (Dict({}), "must hold a space"),
+        (Dict({"a": Box(0.0, 9.0, (0,))}), r"^action\['a'\] is of Box\(.*\): must hold something"),
+        (MultiDiscrete([]), "must hold something"),
         (Dict({"a": Tuple((Discrete(2),)), "a.0": Discrete(2)}), "two leaves are called 'a.0'"),
     ],
 )

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiBinary
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -19,6 +19,7 @@ from simic.agent import Agent
 from simic.agent import play as play_module
 from simic.agent.callbacks import Callback
 from simic.agent.rollout import StepRecord
+from simic.agent.spec import ActionSpec, Head
 from simic.errors import SimicError
 from tests import gym_toys, standard  # noqa: F401 - the first registers environments
 from tests.standard import Policy
@@ -222,8 +223,6 @@ def test_an_environment_without_an_id_is_handed_over_again_and_what_is_no_agent_
     ):
         Agent.load(tmp_path / "agent")
     assert equal(Agent.load(tmp_path / "agent", Sign), agent)
-    with pytest.raises(SimicError, match=r"agent: tensor .* has shape \(.*\); this policy needs"):
-        Agent.load(tmp_path / "agent", "CartPole-v1")
     with pytest.raises(SimicError, match=r"nowhere: not readable: No such file"):
         Agent.load(tmp_path / "nowhere")
     content = (tmp_path / "agent").read_bytes()
@@ -231,9 +230,88 @@ def test_an_environment_without_an_id_is_handed_over_again_and_what_is_no_agent_
         (tmp_path / "agent").write_bytes(broken)
         with pytest.raises(SimicError, match=r"agent: not an agent that Agent\.save wrote"):
             Agent.load(tmp_path / "agent")
-    (tmp_path / "agent").write_bytes(content.replace(b'version\\": 3,', b'version\\": 7,'))
-    with pytest.raises(SimicError, match="agent: format version 7: must be 3"):
+    (tmp_path / "agent").write_bytes(content.replace(b'version\\": 4,', b'version\\": 7,'))
+    with pytest.raises(SimicError, match="agent: format version 7: must be 4"):
         Agent.load(tmp_path / "agent")
+
+
+def of_spaces(observation: gymnasium.Space, action: gymnasium.Space, **more: object) -> type:
+    return type(
+        "Spaced", (Sign,), {"observation_space": observation, "action_space": action, **more}
+    )
+
+
+AT, ACTION = Box(-1.0, 1.0, (2,)), MultiDiscrete([2, 3])
+SEEN = Dict(at=AT, goal=Discrete(3))
+FIRST, SECOND = Head("action_0", 2), Head("action_1", 3)
+
+
+@pytest.mark.parametrize(
+    ("env", "saved", "present"),
+    [
+        (
+            of_spaces(Dict(by=AT, goal=Discrete(3)), ACTION),
+            "observation['at']: numbers [2] of float32, from -1 to 1",
+            "observation['by']: numbers [2] of float32, from -1 to 1",
+        ),
+        (
+            of_spaces(Dict(at=Box(np.float32([-1, -2]), np.float32(1)), goal=Discrete(3)), ACTION),
+            "observation['at']: numbers [2] of float32, from -1 to 1",
+            "observation['at']: numbers [2] of float32, from [-1, -2] to 1",
+        ),
+        (
+            of_spaces(Dict(at=MultiBinary(2), goal=Discrete(3, start=1)), ACTION),
+            "observation['at']: numbers [2] of float32, from -1 to 1;"
+            " observation['goal']: categories, 3 choices from 0",
+            "observation['at']: flags [2]; observation['goal']: categories, 3 choices from 1",
+        ),
+        (
+            of_spaces(Dict(at=AT, goal=Discrete(3), more=AT), ACTION),
+            "nothing more",
+            "observation['more']: numbers [2] of float32, from -1 to 1",
+        ),
+        (
+            of_spaces(SEEN, ACTION, action_spec=ActionSpec((FIRST, SECOND), ((True, False), (True, True)))),
+            "head action_1: 3 choices",
+            "head action_1: 3 choices, for ops [1]",
+        ),
+        (
+            of_spaces(SEEN, ACTION, action_spec=ActionSpec.trivial((FIRST, Head("action_1", 3, "op")))),
+            "head action_1: 3 choices",
+            "head action_1: 3 choices, masked by op",
+        ),
+        (
+            of_spaces(SEEN, ACTION, action_spec=ActionSpec.trivial((Head("action_0", 2, described=1), SECOND))),
+            "head action_0: 2 choices",
+            "head action_0: 2 choices, each described by 1 numbers",
+        ),
+    ],
+)  # fmt: skip
+def test_another_environment_is_refused_and_what_differs_is_said(
+    env: type, saved: str, present: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "agent"
+    make_agent(of_spaces(SEEN, ACTION)).save(path)
+    assert Agent.load(path, of_spaces(SEEN, ACTION)).env_steps == 0
+    words = f"{path}: saved with {saved}, where this environment has {present}; pass the one"
+    with pytest.raises(SimicError, match=re.escape(words)):
+        Agent.load(path, env)
+
+
+def test_other_bounds_of_an_action_and_another_order_of_parts_are_refused(tmp_path: Path) -> None:
+    def aiming(low: float) -> type:
+        return of_spaces(AT, Box(low, np.inf, (2,)))
+
+    def in_order(*names: str) -> type:
+        return of_spaces(Dict([(name, AT) for name in names]), ACTION)
+
+    for env, other, words in (
+        (aiming(0.0), aiming(-1.0), "with action: numbers [2] of float32, from 0 to inf, where"),
+        (in_order("a", "b"), in_order("b", "a"), "with observation['a']: "),
+    ):
+        make_agent(env).save(tmp_path / "agent")
+        with pytest.raises(SimicError, match=re.escape(words)):
+            Agent.load(tmp_path / "agent", other)
 
 
 def lines(folder: Path) -> list[dict[str, str]]:

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from simic.agent import Agent, export
 from simic.agent.agent import CARD, PLAY_ITERATION, RUNNING, settings, sizes
+from simic.agent.core import RecurrentState
 from simic.agent.gym_adapter import vectorized
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
@@ -81,6 +82,16 @@ def test_an_array_that_is_filled_again_is_copied():
             {"state": np.zeros(2, np.float32)},
             r"observation is float32 of shape \[2\]: its space is Box",
         ),
+        (
+            {"step": (np.zeros(1), 0.0, None, False, {})},
+            "terminated is None: must be True or False",
+        ),
+        ({"step": (np.zeros(1), 0.0, False, "no", {})}, "truncated is 'no': must be True or False"),
+        (
+            {"step": (np.zeros(1), 0.0, [True] * 2, False, {})},
+            r"terminated is \[True, True\]: must",
+        ),
+        ({"state": [0.0, [1.0]]}, "list: cannot be made an array"),
         ({"state": np.full(1, np.nan)}, "environment 0 observes a number that is not finite"),
     ],
 )
@@ -92,6 +103,30 @@ def test_answers_that_cannot_be_learned_from_are_refused_by_name(answers, words)
 @pytest.mark.parametrize("reward", [True, np.ones(1), torch.tensor(1.0)], ids=repr)
 def test_a_reward_is_any_one_number_and_infos_are_anything(reward):
     assert set(agent(lambda: Counter(reward=reward)).train(64)) == {5.0}
+    without = (np.zeros(1, np.float32), None)
+    assert set(agent(lambda: Counter(reset=without, reward=reward)).train(64)) == {5.0}
+
+
+@pytest.mark.parametrize("vector", ["one", "processes"])
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_copies_that_differ_where_their_rows_do_not_are_refused(name: str, vector: str) -> None:
+    envs = [Counter(), Counter()]
+    for high, env in enumerate(envs, 1):
+        setattr(env, name, gymnasium.spaces.Dict(part=gymnasium.spaces.Box(-high, high, (1,))))
+    rows = iter(envs)
+    with pytest.raises(
+        RuntimeError, match=r"spaces? (are not equivalent|.*different|doesn't make)"
+    ):
+        agent(lambda: next(rows), vector=vector)
+
+
+class Spaceless(gymnasium.Env):
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        return 0, {}
+
+
+class Actionless(Counter):
+    action_space = "Discrete(2)"
 
 
 class Old(Counter):
@@ -112,6 +147,9 @@ class Old(Counter):
             "missing a required argument: 'needed'; must be a registered id",
         ),
         (lambda: "CartPole-v1", "makes a str; must be a registered id"),
+        (str, "no signature found .*; must be a registered id"),
+        (Spaceless, "observation_space is NoneType, must be a gymnasium.Space"),
+        (Actionless, "action_space is str, must be a gymnasium.Space"),
         (Old, r"reset\(\) takes no seed and options"),
         ("Nothing-v0", "environment 'Nothing-v0': Environment `Nothing` doesn't exist"),
         ("nowhere:X-v0", "environment 'nowhere:X-v0': No module named 'nowhere'"),
@@ -169,6 +207,9 @@ def test_numbers_are_of_any_integer_type_and_others_are_refused() -> None:
         (lambda: learner.train(1e3), r"steps = 1000.0: must be a whole"),
         (lambda: learner.evaluate(0), "episodes = 0: must be a whole number from 1"),
         (lambda: Agent(Counter, rng_seed=0.5), "rng_seed = 0.5: must be"),
+        (lambda: sizes(core="rnn"), r"^sizes\(\): core = 'rnn': must be 'lstm', 'gru', "),
+        (lambda: settings(gamma=2), r"^settings\(\): gamma = 2: must be less than or equal to 1"),
+        (lambda: settings(lr=1e-3), r"^settings\(\): lr: unknown key; "),
         (lambda: Agent(Counter, rollout_steps=2**50), "a rollout: at least .* GiB"),
     ]:
         with pytest.raises(SimicError, match=words):
@@ -176,8 +217,13 @@ def test_numbers_are_of_any_integer_type_and_others_are_refused() -> None:
 
 
 def test_arguments_of_another_kind_are_refused_before_anything_happens() -> None:
-    for arguments, words in (({"policy": {"core": "gru"}}, "sizes"), ({"ppo": {}}, "settings")):
-        with pytest.raises(SimicError, match=rf"must be made by {words}\(\)$"):
+    for arguments, words in (
+        ({"policy": {"core": "gru"}}, r"must be made by sizes\(\)$"),
+        ({"ppo": {}}, r"must be made by settings\(\)$"),
+        ({"vector": ["one"]}, r"vector = \['one'\]: must be one of one, processes, tensors"),
+        ({"log": __file__}, "test_border.py: is a file, must be a folder; choose another path"),
+    ):
+        with pytest.raises(SimicError, match=words):
             Agent("CartPole-v1", **arguments)
     learner = Agent("CartPole-v1", rollout_steps=16)
     with pytest.raises(SimicError, match=r"^callback 5: must be a Callback, or a function$"):
@@ -297,6 +343,9 @@ def test_predictions_step_by_step_are_the_decisions_of_an_evaluation(core, make)
         learner.predict(observation.features[0].numpy(), state, mask=[True, True])
 
 
+MEMORY = r"RecurrentState of torch\.float32 "
+
+
 class Gated(Counter):
     """Says what is legal."""
 
@@ -322,7 +371,14 @@ def test_a_batch_is_decided_as_its_rows_are(core: str) -> None:
     for arguments, words in [
         ((seen, state, None), r"^mask None: must be action_masks\(\)"),
         ((seen, state, masks[:2]), r"mask 'action_0' is bool \[2, 2\]: must be bool \[3, 2\]"),
-        ((seen[:2], state, masks[:2]), r"state has 3 rows: must have 2, as observations"),
+        ((seen[:2], state, masks[:2]), rf"^state is {MEMORY}\[3, .*: must be {MEMORY}\[2, "),
+        ((seen, masks, masks), rf"^state is ndarray: must be {MEMORY}\[3, .* returned it, or None"),
+        ((seen, (state.h, state.c), masks), "^state is tuple: must be"),
+        ((seen, RecurrentState(state.h.numpy(), state.c), masks), "^state is .* of float32"),
+        ((seen, state._replace(h=state.h.double()), masks), "^state is .* of torch.float64"),
+        ((seen, state._replace(c=torch.zeros(3, 1)), masks), "^state is RecurrentState"),
+        ((seen, RecurrentState(None, None), masks), "^state is RecurrentState of .*NoneType"),
+        ((seen, None, [{}] * 3), r"^mask \[{}, {}, {}\]: must be of action_0, as training had"),
         ((seen[:0], None, masks[:0]), r"observations array.*: must be a list or array with one"),
         (({"x": seen}, None, masks), r"observations {'x': .*: must be a list or array"),
         ((seen, None, {"action_0": masks}), r"masks {'action_0': .*: must be a list or array"),

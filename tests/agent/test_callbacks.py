@@ -15,6 +15,7 @@ from simic.agent.callbacks import (
     Writer,
 )
 from simic.agent.rollout import StepRecord
+from simic.errors import SimicError
 
 from .test_agent import Sign, equal, make_agent
 
@@ -95,6 +96,20 @@ def test_it_ends_when_nothing_improves_or_it_is_good_enough(
     evaluation = PeriodicEvaluation(STEPS, **settings)
     make_agent().train(STEPS * 5, evaluation)
     assert len(evaluation.history) == evaluations
+
+
+def test_a_callback_that_could_not_do_its_work_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for make, words in (
+        (lambda: Writer("runs"), "write = 'runs': must be a function of values and steps"),
+        (lambda: Writer(print, print), "evaluation = .*print.*: must be a PeriodicEvaluation"),
+        (lambda: PeriodicEvaluation(1, best=tmp_path), "is a folder, must be a file"),
+        (lambda: PeriodicEvaluation(1, best=tmp_path / "file" / "best"), "file: is a file, must"),
+        (lambda: PeriodicEvaluation(1, target="high"), "target = 'high': must be a number"),
+        (lambda: make_agent().train(0, ProgressBar), "ProgressBar'>: must be a Callback, or a"),
+    ):
+        with pytest.raises(SimicError, match=words):
+            make()
 
 
 def test_mlflow_keeps_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from itertools import cycle
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit
 from gymnasium.wrappers.utils import RunningMeanStd
 
@@ -116,7 +116,14 @@ def test_what_may_be_a_mask_is_spoken_of(caplog) -> None:
     assert "if legal_moves, info['available_actions'] says which are, offer it" in caplog.text
     caplog.clear()
     CheckedEnv(gymnasium.make("CartPole-v1")).reset()
+    # Numbers cannot be masked, whatever is called like a mask.
+    numbers = Spoken(reset={"possible_moves": [0]})
+    numbers.action_space = Box(-1.0, 1.0, (2,))
+    CheckedEnv(numbers).reset()
     assert not caplog.records
+    numbers.action_space = Dict(aim=numbers.action_space, op=Discrete(2))
+    CheckedEnv(numbers).reset()
+    assert "every action is taken for legal" in caplog.text
 
 
 class Scaled(gymnasium.Wrapper):

@@ -260,6 +260,29 @@ def test_the_example_runs_an_onnx_file(cartpole: Agent, tmp_path: Path) -> None:
     assert last.tolist() == observation.tolist()
 
 
+def test_the_example_runs_a_torch_program_with_memory_and_a_mask(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "torch_policy.py"))
+    agent = trained(example["Lock"], "lstm", "own")
+    folder = tmp_path / "torch"
+    agent.export(folder)
+    actions = example["main"](str(folder))
+
+    # The agent takes the same actions from the same start.
+    env = example["Lock"]()
+    observation, _ = env.reset(seed=1)
+    state = None
+    expected = []
+    ended = False
+    while not ended:
+        action, state = agent.predict(observation, state, env.action_masks())
+        expected.append(action.tolist())
+        observation, reward, ended, *_ = env.step(action)
+    assert actions == expected and len({*map(tuple, actions)}) > 0
+    assert capsys.readouterr().out == f"{len(expected)} steps, last reward {reward}\n"
+
+
 def test_a_hub_folder_has_a_card_and_loads(cartpole: Agent, tmp_path: Path) -> None:
     folder = tmp_path / "hub"
     cartpole.export(folder, "hub", returns=[10.0, 20.0])
@@ -276,9 +299,30 @@ def test_a_hub_folder_has_a_card_and_loads(cartpole: Agent, tmp_path: Path) -> N
     assert result["metrics"][0]["value"] == "15.00 +/- 5.00"
     assert "hf upload USER/NAME ." in card and "core none, trained for 64 environment" in card
     assert json.loads((folder / "config.json").read_text())["policy"]["core"] == "none"
-    with pytest.raises(SimicError, match=r"returns \[nan\]: must be finite numbers"):
-        cartpole.export(tmp_path / "other", "hub", returns=[np.nan])
+    for wrong in ([np.nan], 5, ["a"], None):
+        with pytest.raises(SimicError, match=r"^returns = .*: must be a list of finite numbers$"):
+            cartpole.export(tmp_path / "other", "hub", returns=wrong)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hub"]
+
+
+def test_an_earlier_export_is_replaced_and_nothing_else(cartpole: Agent, tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    for _ in range(2):
+        cartpole.export(folder)
+        page = folder / "policy.json"
+        assert json.loads(page.read_text())["program"] == "policy.pt2"
+        page.write_text("{}")
+    # What torch alone wrote is part of what hub writes; not the other way round: the agent would be lost.
+    cartpole.export(folder, "hub")
+    (tmp_path / "file").touch()
+    (tmp_path / "reader").mkdir()
+    (tmp_path / "reader" / "README.md").touch()
+    for path, format in (("export", "torch"), ("reader", "hub"), ("file", "torch")):
+        with pytest.raises(SimicError, match="already exists; choose another directory or remove"):
+            cartpole.export(tmp_path / path, format)
+    with pytest.raises(SimicError, match="file: is a file, must be a folder; choose another path"):
+        cartpole.export(tmp_path / "file" / "inside")
+    assert equal(Agent.load(folder), cartpole)
 
 
 def test_an_environment_without_an_id_is_handed_to_load_as_the_card_says(tmp_path: Path) -> None:

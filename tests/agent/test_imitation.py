@@ -92,7 +92,12 @@ MASKS = [[True, False, False]] * 2
 @pytest.mark.parametrize(
     ("episodes", "message"),
     [
+        (5, r"^episodes is int: must be a list of \(observations, actions\) or"),
         ([], "there are no episodes: must be at least one"),
+        ([5], r"^episode 0 is 5: must be \(observations, actions\) or"),
+        ((OBSERVATIONS * 2, [0] * 4), r"^episode 0 is \[\[1.0, .*: must be \(observations, a"),
+        ([(OBSERVATIONS, [0, 0], 5)], r"^episode 0 is \(\[.* 5\): must be \(observations, a"),
+        ([(OBSERVATIONS, [0, 0], [{}, {}])], "step 0: mask .*: must be of action_0, as training"),
         ([([], [], [])], "episode 0 has 0 observations, 0 actions, 0 masks: must have one of"),
         ([(OBSERVATIONS, [0], MASKS)], "has 2 observations, 1 actions, 2 masks: must have one of"),
         (

@@ -86,7 +86,7 @@ def test_columns_tell_another_language_where_each_value_goes() -> None:
         inputs[leaf["input"]][slice(*leaf["columns"])] = values.ravel() + leaf.get("add", 0)
     assert np.concatenate(list(inputs.values())).tolist() == layout.row(SEEN).tolist()
     assert columns[0]["kind"] == "image" and columns[0]["channels"] == "last"
-    assert columns[0]["highest"] == 255.0 and columns[4]["choices"] == [3, 2]
+    assert columns[0]["bounds"] == [0.0, 255.0] and columns[4]["choices"] == [3, 2]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,9 @@ def test_columns_tell_another_language_where_each_value_goes() -> None:
         (Box(0, 255, (84, 84), np.uint8), Image((1, 84, 84), "first", 255.0)),
         (Box(0, 255, (4, 84, 84), np.uint8), Image((4, 84, 84), "first", 255.0)),
         (Box(0.0, 1.0, (9, 8, 3)), Image((9, 8, 3), "last", 1.0)),
+        (Box(0.0, 255.0, (8, 9)), Image((1, 8, 9), "first", 255.0)),
+        (Box(0, 9, (8, 8), np.int64), None),  # a board
+        (Box(0.0, 10.0, (84, 84)), None),  # distances
         (Box(0, 255, (7, 7, 3), np.uint8), None),  # too small for a convolution
         (Box(0, 255, (30, 30, 20), np.uint8), None),  # no picture has so many channels
         (Box(-1.0, 1.0, (84, 84)), None),
@@ -117,9 +120,16 @@ def test_numbers_that_float32_cannot_hold_stay_float64() -> None:
 def test_an_environment_is_observed_in_rows_and_its_last_observation_too(kind: type) -> None:
     vector = kind([lambda: CheckedEnv(Mixed())] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
     adapter = GymAdapter(vector, 1)
-    assert str(adapter).startswith(
-        "5 observed numbers, image [8, 9, 3], channels last, 3 categories; "
-    )
+    assert str(adapter).splitlines() == [
+        "observation['inner'][1]: image [8, 9, 3] of uint8, from 0 to 255, channels last",
+        "observation['at']: numbers [2] of float32, from -1 to 1",
+        "observation['flags']: flags [3]",
+        "observation['goal']: categories, 4 choices from 1",
+        "observation['inner'][0]: categories [2], [3, 2] choices from 0",
+        "action: categories, 2 choices from 0",
+        "head action_0: 2 choices",
+        "nothing masked",
+    ]
     observation, _ = adapter.reset()
     assert observation.features.shape == (2, 5)
     assert observation.pixels is not None and observation.pixels.dtype == torch.uint8
@@ -151,6 +161,7 @@ def test_an_environment_is_observed_in_rows_and_its_last_observation_too(kind: t
         ({"inner": ()}, "observation['inner'][1] is missing: observation['inner'] is a tuple"),
         ({"inner": (np.array([3, 0]), SEEN["inner"][1])}, "observation['inner'][0] is [3, 0]: its"),
         ({"at": None}, "observation['at'] is object of shape []"),
+        ({"at": [0, [1]]}, "observation['at'] is a list: cannot be made an array"),
     ],
 )
 def test_what_is_not_of_the_space_is_named(change: dict[str, Any], message: str) -> None:
@@ -163,6 +174,9 @@ def test_what_is_missing_or_cannot_be_learned_from_is_named() -> None:
         Layout(SPACE).row({name: value for name, value in SEEN.items() if name != "at"})
     with pytest.raises(SimicError, match="is missing: observation is a int"):
         Layout(SPACE).row(3)
+    for empty in (Dict(), Tuple(())):
+        with pytest.raises(SimicError, match=r"^observation space \w+\(\): must hold a space$"):
+            _ = Layout(empty).spec
     with pytest.raises(SimicError, match=r"^observation space Sequence: must be Box, .* of these$"):
         _ = Layout(Sequence(Discrete(2))).spec
 

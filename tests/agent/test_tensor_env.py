@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from simic.agent import Agent
 from simic.agent.agent import settings, sizes
@@ -125,6 +125,10 @@ class NestedActions(Counting):
         self.single_action_space = Dict(a=Discrete(2), b=Discrete(2))
 
 
+class Spaceless(VectorEnv):
+    num_envs = 4
+
+
 class Late(Counting):
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - gymnasium's own form
 
@@ -146,6 +150,8 @@ def same_again() -> Any:
         (Numpy, r"reset\(\) observes a ndarray: must be a torch\.Tensor"),
         (Nested, r"observation space Dict.*: of a vector environment on tensors it must be a Box"),
         (NestedActions, r"action space Dict.*: of a vector environment on tensors it must not be nested"),
+        (lambda n: Spaceless(), r"single_observation_space is NoneType, must be a gymnasium\.Space"),
+        (lambda n: VectorEnv(), r"makes a VectorEnv of no environments, not 4"),
         (Late, r"autoreset_mode is AutoresetMode.NEXT_STEP; only SAME_STEP can be learned from"),
     ],
 )  # fmt: skip
