@@ -33,7 +33,8 @@ from simic.data.own.contract import REFERENCE
 from simic.data.published import read_idx
 from simic.serving.champions import OpenNetwork
 from simic.serving.networks import NetworkModel
-from simic.serving.watch import watch
+from simic.serving.shifts import LEAST_PSI
+from simic.serving.watch import looks_in, watch
 
 OUT = page.RESULTS / "production.json"
 FIGURE = page.IMAGES / "production.png"
@@ -44,10 +45,15 @@ NAME = "simic-digits"
 TRAINING = 2000
 CENSUS = 5000
 SHIFT = CENSUS - TRAINING
+# Rows of a request, and between two watches; and the last ones, which come after the way back.
+REQUEST_ROWS = 10
+WATCH_ROWS = 500
+LAST_ROWS = 1500
 # Ports.
 PREFECT = 4290
 MLFLOW = 5290
 SERVE = 8290
+SERVED = f"http://127.0.0.1:{SERVE}"
 SERVERS = {
     "PORT": str(PREFECT),
     "MLFLOW_PORT": str(MLFLOW),
@@ -128,7 +134,9 @@ class Loop:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.env = os.environ | SERVERS
-        # Accuracy of each 500 answers, and what happened, by the number of requests.
+        self.watches = root / "production" / "watch" / NAME
+        self.begun = time.monotonic()
+        # Accuracy of the answers between two watches, and what happened, by the number of rows sent.
         self.answers: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self.sent = 0
@@ -152,51 +160,55 @@ class Loop:
                 program, cwd=self.root, env=self.env, stdout=file, stderr=file
             )
         try:
-            wait(lambda: ready in log.read_text())
+            wait(lambda: ready in log.read_text() or process.poll() is not None)
             yield
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)
 
     def ask(self, rows: Any) -> None:
-        """Send rows, write down their labels, and wait until the server's log has them."""
-        body = {"rows": rows.drop(columns=LABEL).to_dict("records")}
-        url = f"http://127.0.0.1:{SERVE}/predict"
-        answer = get(url, json.dumps(body).encode())
-        names = [f"{answer['request']}-{place}" for place in range(len(rows))]
-        labels = self.root / "labels.csv"
-        rows[[LABEL]].assign(request=names).to_csv(
-            labels, mode="a", header=not labels.exists(), index=False
-        )
+        """Send rows, a few in each request, and write down their labels."""
+        right = 0
+        model = ""
+        for start in range(0, len(rows), REQUEST_ROWS):
+            part = rows[start : start + REQUEST_ROWS]
+            body = {"rows": part.drop(columns=LABEL).to_dict("records")}
+            answer = get(f"{SERVED}/predict", json.dumps(body).encode())
+            names = [f"{answer['request']}-{place}" for place in range(len(part))]
+            labels = self.root / "labels.csv"
+            part[[LABEL]].assign(request=names).to_csv(
+                labels, mode="a", header=not labels.exists(), index=False
+            )
+            model = answer["model"]
+            right += int((np.array(answer["predicted"]) == part[LABEL].astype(str)).sum())
         self.sent += len(rows)
-        right = np.array(answer["predicted"]) == rows[LABEL].astype(str)
-        self.answers.append(
-            {
-                "requests": self.sent,
-                "model": answer["model"],
-                "accuracy": 100 * float(right.mean()),
-            }
-        )
-        logs = self.root / "requests"
-        wait(lambda: sum(len(pd.read_parquet(file)) for file in logs.glob("*")) == self.sent)
+        accuracy = 100 * right / len(rows)
+        self.answers.append({"rows": self.sent, "model": model, "accuracy": round(accuracy, 1)})
 
     def watch(self) -> None:
         """Run simic/watch; where it starts a retraining, wait for the challenger and compare it."""
+        # The server writes its log once a minute.
+        logs = self.root / "requests"
+        wait(
+            lambda: sum(len(pd.read_parquet(file)) for file in logs.glob("*.parquet")) == self.sent
+        )
         # The flow's own process, as the schedule would start it.
         before = version("challenger")
         self.run("prefect", "deployment", "run", "simic/watch", f"-pmodel={NAME}", "--watch")
-        looks = self.root / "production" / "watch" / NAME / "looks.jsonl"
-        if "alarm_of" in looks.read_text().splitlines()[-1]:
+        if looks_in(self.watches)[-1].findings:
             self.note("noticed")
             wait(lambda: version("challenger") != before)
             self.note("retrained")
             self.run("simic", "promote", NAME)
-        if version("champion") != "1":
-            self.note("promoted")
+            if version("champion") != "1":
+                self.note("promoted")
 
     def note(self, event: str) -> None:
-        """Remember an event."""
-        self.events.append({"requests": self.sent, "event": event})
+        """Remember an event; of a new champion when it is served."""
+        champion = f"{NAME}/{version('champion')}"
+        wait(lambda: get(f"{SERVED}/health")["model"] == champion)
+        seconds = round(time.monotonic() - self.begun)
+        self.events.append({"rows": self.sent, "event": event, "seconds": seconds})
 
 
 def get(url: str, body: bytes | None = None) -> Any:
@@ -240,40 +252,67 @@ def live() -> dict[str, Any]:
         stack.enter_context(loop.started("flows.up", ready="ready for runs"))
         loop.env["MLFLOW_TRACKING_URI"] = f"http://127.0.0.1:{MLFLOW}"
         wait(lambda: version("champion") == "1")
-        command = ("simic", "serve", NAME, "--port", str(SERVE), "--poll", "2")
+        command = ("simic", "serve", NAME, "--port", str(SERVE))
         stack.enter_context(loop.started(*command, ready="serves"))
-        # Requests, and a watch after every 500 as long as the first champion serves.
-        for start in range(0, len(stream), 500):
+        # Requests, with watches as long as the first champion serves.
+        for start in range(0, len(stream), WATCH_ROWS):
             if start == SHIFT:
-                loop.note("pupils")
-            loop.ask(stream[start : start + 500])
-            # The last thousand rows are for the way back.
-            if start == len(stream) - 1500:
+                loop.note("shift")
+            loop.ask(stream[start : start + WATCH_ROWS])
+            left = len(stream) - loop.sent
+            if left == LAST_ROWS:
                 loop.run("simic", "rollback", NAME, "--reason", "to show it")
                 loop.note("rolled back")
-            elif start < len(stream) - 1500 and version("champion") == "1":
+            elif left > LAST_ROWS and version("champion") == "1":
                 loop.watch()
-            # The server looks for a new champion every two seconds.
-            time.sleep(5)
         history = loop.run("simic", "show", "--history").splitlines()
-    return {"answers": loop.answers, "events": loop.events, "history": history}
+        # Each watch had one look.
+        looks = [
+            {
+                "rows": WATCH_ROWS * look.number,
+                "largest_psi": round(max(column.psi for column in look.columns), 3),
+                "findings": look.findings,
+            }
+            for look in looks_in(loop.watches)
+        ]
+    return {
+        "answers": loop.answers,
+        "events": loop.events,
+        "looks": looks,
+        "history": history,
+    }
 
 
 def draw(result: dict[str, Any]) -> Figure:
-    """Draw the accuracy of each 500 answers over the requests, with what happened."""
-    figure = Figure(figsize=(7.5, 3.2), layout="constrained")
-    axis = figure.subplots()
-    answers = pd.DataFrame(result["answers"])
-    for model, group in answers.groupby("model"):
-        axis.plot(group["requests"] - 250, group["accuracy"], "o", label=str(model))
-    # What happened stands at the foot, at its request.
-    for event in result["events"]:
-        place = (event["requests"], 0.02)
-        axis.axvline(event["requests"], color="0.7", linewidth=1)
-        axis.annotate(event["event"], place, xycoords=("data", "axes fraction"), rotation=90)
-    axis.set_xlabel("requests")
-    axis.set_ylabel("accuracy of 500 answers, %")
-    axis.legend(frameon=False)
+    """Draw accuracy and the shift that watches saw over the rows that were sent, with what happened."""
+    figure = Figure(figsize=(7.5, 4.4), layout="constrained")
+    accuracy, shift = figure.subplots(2, sharex=True, height_ratios=(3, 2))
+    for model, group in pd.DataFrame(result["answers"]).groupby("model"):
+        share = group["accuracy"] / 100
+        deviation = 100 * np.sqrt(share * (1 - share) / WATCH_ROWS)
+        accuracy.errorbar(
+            group["rows"] - WATCH_ROWS / 2,
+            group["accuracy"],
+            deviation,
+            fmt="o",
+            label=f"{model}, ± 1 standard error",
+        )
+    looks = pd.DataFrame(result["looks"])
+    shift.plot(looks["rows"], looks["largest_psi"], "s", color="0.3", label="watch")
+    shift.axhline(LEAST_PSI, color="0.3", linestyle=":", linewidth=1, label="least of a finding")
+    # Several things happen between two requests: they share a line, and stand above it.
+    events = pd.DataFrame(result["events"]).groupby("rows")["event"].agg("\n".join)
+    for rows, words in events.items():
+        for axis in (accuracy, shift):
+            axis.axvline(rows, color="0.7", linewidth=1, zorder=0)
+        # The shift and what follows stand close to each other.
+        side = "right" if str(words) == "shift" else "left"
+        place = (rows, 1.02)
+        accuracy.annotate(words, place, xycoords=("data", "axes fraction"), ha=side, fontsize=9)
+    accuracy.set_ylabel(f"accuracy, %\nof {WATCH_ROWS} answers")
+    shift.set(xlabel="rows sent", ylabel="largest PSI\nof a column", ylim=(0, 0.25))
+    for axis in (accuracy, shift):
+        axis.legend(frameon=False, loc="lower right", fontsize=9)
     return figure
 
 
@@ -285,9 +324,10 @@ def main() -> None:
     result = json.loads(options.out.read_text()) if options.out.exists() else {}
     if options.live:
         result["live"] = live()
-        draw(result["live"]).savefig(FIGURE, dpi=110)
     else:
         result["seeds"] = false_alarms()
+    if "live" in result:
+        draw(result["live"]).savefig(FIGURE, dpi=110)
     page.write_result(options.out, result)
 
 

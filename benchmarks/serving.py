@@ -3,7 +3,8 @@
     python -m benchmarks.serving
 
 A network that grew on scikit-learn's breast cancer table is served by simic and by `mlflow models serve`, and
-scikit-learn's gradient boosting by the same server as the network. Then memory over 100,000 requests of a row.
+scikit-learn's gradient boosting by the same server as the network: one process and one thread each. They are asked in
+turns, so that what else the machine does meets all. Then memory over 100,000 requests of a row.
 """
 
 import http.client
@@ -13,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,15 +36,21 @@ from simic.serving.networks import NetworkModel
 from simic.serving.service import Service
 from simic.serving.sources import FolderSource
 
-# How many rows requests have, for how long they are sent, and over how many requests memory is measured.
+# How many rows requests have, in how many turns and for how long in each they are sent, and over how many requests
+# memory is measured.
 OUT = page.RESULTS / "serving.json"
 ROWS = (1, 32, 1024)
-SECONDS = 15.0
+TURNS = 5
+SECONDS = 4.0
+WARM_UP = 20
 MEMORY_REQUESTS = 100_000
 MEMORY_POINTS = 20
 MEMORY_CLIENTS = 10
 TARGET = "diagnosis"
+MLFLOW = "mlflow models serve"
 PORT = 8137
+BOOSTING_PORT = 8138
+MLFLOW_PORT = 8139
 
 
 def serve_boosting(folder: Path) -> None:
@@ -56,7 +63,7 @@ def serve_boosting(folder: Path) -> None:
     x = predict.codes(rows, saved.inputs["columns"])
     boosting = HistGradientBoostingClassifier(random_state=0).fit(x, rows[TARGET])
     saved.probabilities = boosting.predict_proba  # type: ignore[method-assign]
-    app.serve(service, "127.0.0.1", PORT, "", print)
+    app.serve(service, "127.0.0.1", BOOSTING_PORT, "", print)
 
 
 @contextmanager
@@ -75,16 +82,23 @@ def command(*arguments: str, folder: Path) -> Iterator[int]:
 
 
 class Client:
-    """One connection that is kept."""
+    """A client with one connection, and how long its requests took by their number of rows."""
 
-    def __init__(self, process: int, path: str, health: str) -> None:
+    def __init__(self, process: int, port: int, path: str, health: str) -> None:
         self._server = psutil.Process(process)
+        self._port = port
         self._path = path
-        # A server takes seconds to start.
-        while True:
-            self._connection = http.client.HTTPConnection("127.0.0.1", PORT)
+        self._health = health
+        self._seconds: dict[int, list[float]] = {count: [] for count in ROWS}
+        self._cpu_seconds: dict[int, float] = dict.fromkeys(ROWS, 0.0)
+        self.connect()
+
+    def connect(self) -> None:
+        """Open a connection, as soon as the server answers, which takes seconds after its start."""
+        while self._server.is_running():
+            self._connection = http.client.HTTPConnection("127.0.0.1", self._port)
             try:
-                self._connection.request("GET", health)
+                self._connection.request("GET", self._health)
                 self._connection.getresponse().read()
             except OSError:
                 time.sleep(0.2)
@@ -101,45 +115,59 @@ class Client:
         content = response.read()
         assert response.status == 200, content
 
-    def measure(self, body: bytes) -> dict[str, float]:
-        """Send a body again and again for ``SECONDS``."""
-        for _ in range(20):
+    def take_turn(self, count: int, body: bytes) -> None:
+        """Send a body of so many rows again and again for ``SECONDS``, and remember how long each request took."""
+        # Servers close connections that idle.
+        self.connect()
+        for _ in range(WARM_UP):
             self.ask(body)
         # One request after the other, as a client waits for its answer.
-        times = list[float]()
-        cpu = self._cpu_seconds()
+        cpu = self._cpu()
         begin = time.perf_counter()
         while time.perf_counter() - begin < SECONDS:
             start = time.perf_counter()
             self.ask(body)
-            times.append(time.perf_counter() - start)
-        p50, p99 = (1000 * np.percentile(times, (50, 99))).round(2).tolist()
+            self._seconds[count].append(time.perf_counter() - start)
+        self._cpu_seconds[count] += self._cpu() - cpu
+
+    def result(self, count: int) -> dict[str, float]:
+        """Sum up all turns of requests of so many rows."""
+        seconds = self._seconds[count]
+        p50, p99 = (1000 * np.percentile(seconds, (50, 99))).round(2).tolist()
         # Seconds of the clock hang on what else this machine does; those of the processor less so.
-        cpu_ms = 1000 * (self._cpu_seconds() - cpu) / len(times)
         return {
-            "per_second": round(len(times) / sum(times), 1),
+            "requests": len(seconds),
+            "per_second": round(len(seconds) / sum(seconds), 1),
             "p50_ms": p50,
             "p99_ms": p99,
-            "cpu_ms": round(cpu_ms, 2),
+            "cpu_ms": round(1000 * self._cpu_seconds[count] / len(seconds), 2),
         }
 
-    def _cpu_seconds(self) -> float:
+    def _cpu(self) -> float:
         server = [self._server, *self._server.children(recursive=True)]
         times = [process.cpu_times() for process in server]
         return sum(time.user + time.system for time in times)
 
 
-def measured(client: Client, name: str, body: Callable[[list[dict]], Any]) -> list[dict[str, Any]]:
-    """Measure requests of each number of rows."""
+def measured(clients: dict[str, Client]) -> list[dict[str, Any]]:
+    """Measure requests of each number of rows, by the name of their server."""
     table = frame("breast_cancer", TARGET).drop(columns=TARGET)
     rows = [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
-    # Rows of the table, again from its first when there are no more.
-    results = list[dict[str, Any]]()
-    for count in ROWS:
-        sent = [rows[place % len(rows)] for place in range(count)]
-        numbers = client.measure(json.dumps(body(sent)).encode())
-        results.append({"server": name, "rows": count} | numbers)
-        print(results[-1], flush=True)
+    for turn in range(TURNS):
+        for count in ROWS:
+            # Rows of the table, again from its first when there are no more.
+            sent = [rows[place % len(rows)] for place in range(count)]
+            for name, client in clients.items():
+                # MLflow has its own name for rows.
+                key = "dataframe_records" if name == MLFLOW else "rows"
+                client.take_turn(count, json.dumps({key: sent}).encode())
+        print(f"turn {turn + 1} of {TURNS}", flush=True)
+    results = [
+        {"server": name, "rows": count} | client.result(count)
+        for name, client in clients.items()
+        for count in ROWS
+    ]
+    print(*results, sep="\n", flush=True)
     return results
 
 
@@ -150,7 +178,7 @@ def memory(process: int) -> list[float]:
     requests = MEMORY_REQUESTS // MEMORY_POINTS // MEMORY_CLIENTS
 
     def ask(_: int) -> None:
-        client = Client(process, "/predict", "/health")
+        client = Client(process, PORT, "/predict", "/health")
         for _ in range(requests):
             client.ask(body)
 
@@ -177,39 +205,27 @@ def main() -> None:
         # The network, which is the same in all servers.
         data = frame("breast_cancer", TARGET)
         simic.grow(data, target=TARGET, out=folder / "grown", verbose=False)
-        serve = ("simic", "serve", "grown", "--port", str(PORT))
-        with command(*serve, folder=folder) as process:
-            client = Client(process, "/predict", "/health")
-            rows = measured(client, "simic serve", lambda sent: {"rows": sent})
-            points = memory(process)
-
-        # Gradient boosting behind the same server.
-        serve = ("benchmarks.serving", "--boosting", "grown")
-        with command(*serve, folder=folder) as process:
-            client = Client(process, "/predict", "/health")
-            rows += measured(client, "gradient boosting", lambda sent: {"rows": sent})
-
-        # The network behind MLflow's own server.
         workspace = Workspace(folder)
         version = promotion.register(workspace, folder / "grown", "cancer")
         place = tracking.download(tracking.connect(workspace).client, version, folder / "model")
-        model = str(place.parents[1])
-        serve = (
-            "mlflow",
-            "models",
-            "serve",
-            "-m",
-            model,
-            "-p",
-            str(PORT),
-            "--env-manager",
-            "local",
-        )
-        with command(*serve, folder=folder) as process:
-            client = Client(process, "/invocations", "/ping")
-            rows += measured(
-                client, "mlflow models serve", lambda sent: {"dataframe_records": sent}
-            )
+        simic_serve = ("simic", "serve", "grown", "--port", str(PORT))
+        boosting = ("benchmarks.serving", "--boosting", "grown")
+        mlflow = ("mlflow", "models", "serve", "--workers", "1", "--env-manager", "local")
+        mlflow += ("-m", str(place.parents[1]), "-p", str(MLFLOW_PORT))
+        with (
+            command(*simic_serve, folder=folder) as process,
+            command(*boosting, folder=folder) as boosting_process,
+            command(*mlflow, folder=folder) as mlflow_process,
+        ):
+            clients = {
+                "simic serve": Client(process, PORT, "/predict", "/health"),
+                "gradient boosting": Client(boosting_process, BOOSTING_PORT, "/predict", "/health"),
+                MLFLOW: Client(mlflow_process, MLFLOW_PORT, "/invocations", "/ping"),
+            }
+            rows = measured(clients)
+        # A server that nobody has asked yet.
+        with command(*simic_serve, folder=folder) as process:
+            points = memory(process)
     page.write_result(options.out, {"rows": rows, "memory_mb": points, "requests": MEMORY_REQUESTS})
 
 

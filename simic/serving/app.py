@@ -5,6 +5,7 @@ import contextlib
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -19,12 +20,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from simic.errors import SimicError
 from simic.serving.bodies import JSON
 from simic.serving.refusals import Refusal
+from simic.serving.request_log import RequestLog
 from simic.serving.service import Service
 
 # Of a body: thousands of rows of a hundred columns.
 MOST_BYTES = 2**24
 BODY_SECONDS = 30.0
-# Between looks for rows of the log that are old, and for a newer version.
+# Between looks for journals that are full or old, and for a newer version.
 LOG_SECONDS = 5.0
 POLL_SECONDS = 10.0
 # Connections at a time; more are answered with 503.
@@ -45,13 +47,15 @@ def create_app(service: Service, token: str, poll_seconds: float = POLL_SECONDS)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(_repeat(service.refresh, poll_seconds))]
+        refreshing = asyncio.create_task(_repeat(service.refresh, poll_seconds))
+        stop = threading.Event()
         if service.log is not None:
-            tasks.append(asyncio.create_task(_repeat(service.log.flush_old, LOG_SECONDS)))
+            # In one thread: each of several would keep the memory that making a file takes.
+            threading.Thread(target=_tidy, args=(service.log, stop), daemon=True).start()
         yield
         # After the last request, so that the log has all of them.
-        for task in tasks:
-            task.cancel()
+        stop.set()
+        refreshing.cancel()
         await to_thread.run_sync(service.close)
 
     # Pages of documentation would load scripts from elsewhere.
@@ -119,6 +123,11 @@ def _handle_errors(app: FastAPI, service: Service) -> None:
     async def fail(request: Request, error: Exception) -> JSONResponse:
         service.metrics.requests.labels(500).inc()
         return JSONResponse({"detail": "an error of the server, which its log has"}, 500)
+
+
+def _tidy(log: RequestLog, stop: threading.Event) -> None:
+    while not stop.wait(LOG_SECONDS):
+        log.tidy()
 
 
 async def _repeat(call: Callable[[], None], seconds: float) -> None:

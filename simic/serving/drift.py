@@ -43,7 +43,7 @@ class DriftWindow:
 
     def add(self, coded: np.ndarray) -> None:
         """Take in rows ``[N, C]`` in place of the oldest."""
-        # Places go round, over the oldest rows.
+        # Places go round, over the oldest rows; to keep the arrays of requests would keep the pages around them too.
         with self._lock:
             places = (self._total + np.arange(len(coded))) % WINDOW_ROWS
             self._codes[places] = coded

@@ -7,7 +7,6 @@ intent without its outcome, which the next command settles by looking where the 
 import getpass
 import platform
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter
@@ -74,10 +73,9 @@ def move(
         evidence: What the reason rests on.
     """
     # The intent, with all that is known before.
-    entries = _read(workspace.promotions)
     champion = tracking.version_with(store.client, version.name, CHAMPION)
     change = Change(
-        number=sum(isinstance(entry, Change) for entry in entries) + 1,
+        number=len(changes(workspace)) + 1,
         time=datetime.now(UTC),
         who=f"{getpass.getuser()}@{platform.node()}",
         action=action,
@@ -108,7 +106,7 @@ def settle(workspace: Workspace, store: Store) -> None:
 def changes(workspace: Workspace) -> list[tuple[Change, bool | None]]:
     """List all changes in order, with whether they were made; None: that is not known yet."""
     # An outcome names its change, which stands anywhere before it.
-    entries = _read(workspace.promotions)
+    entries = journal.read(workspace.promotions, _ENTRIES)
     outcomes = {
         entry.outcome_of: entry.is_made for entry in entries if isinstance(entry, ChangeOutcome)
     }
@@ -147,7 +145,3 @@ def _finish(workspace: Workspace, store: Store, change: Change, is_made: bool) -
 
 
 _ENTRIES = TypeAdapter(Change | ChangeOutcome)
-
-
-def _read(path: Path) -> list[Change | ChangeOutcome]:
-    return journal.read(path, _ENTRIES)

@@ -15,10 +15,7 @@ from simic.serving.refusals import Refusal
 
 
 class Prediction(NamedTuple):
-    """What is known of a request: codes of its rows ``[N, C]``, the values of each text column, and answers ``[N]``.
-
-    It is held until it is logged, and so has nothing of the frame, which needs kilobytes for a row.
-    """
+    """What is known of a request: codes of its rows ``[N, C]``, the values of each text column, and answers ``[N]``."""
 
     model: "NetworkModel"
     time: datetime

@@ -1,23 +1,28 @@
-"""Log requests in Parquet files, each written whole or not at all.
+"""Log requests: each as a line of a journal before it is answered, and journals that are full or old as Parquet files.
 
-What is held in memory is lost by a kill: the rows of the last minute, at most twice ``MOST_ROWS``.
+A kill loses nothing that was answered: the journal that it leaves is made a Parquet file by the next server.
 """
 
+import contextlib
+import fcntl
+import io
 import itertools
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic_core import from_json, to_json
 
 from simic import durable
 from simic.data.own.contract import as_parquet, plain_rows
-from simic.serving.networks import Prediction
+from simic.data.raw_inputs import InputColumn
+from simic.serving.networks import NetworkModel, Prediction
 
 MOST_ROWS = 10_000
 MOST_SECONDS = 60.0
@@ -29,10 +34,10 @@ LOG = logging.getLogger(__name__)
 
 
 class RequestLog:
-    """A folder of files ``requests-<start>-<pid>.parquet``, of which the oldest are removed.
+    """A folder of files ``requests-<start>-<pid>.parquet``, of which the oldest are removed, and of journals.
 
     Args:
-        folder: Is made when the first file is written.
+        folder: Is made with the first journal. Several servers may share it.
         on_loss: Is told how many rows could not be written.
     """
 
@@ -40,83 +45,124 @@ class RequestLog:
         self._folder = folder
         self._on_loss = on_loss
         self._lock = threading.Lock()
-        self._held: list[Prediction] = []
+        self._journal: io.FileIO | None = None
+        # Of the journal that is being written.
+        self._model: NetworkModel | None = None
         self._rows = 0
         self._begun = 0.0
-        self._writer = ThreadPoolExecutor(1, "request-log")
-        self._writing: Future[None] | None = None
 
     def add(self, prediction: Prediction) -> None:
-        """Take in the rows of a request."""
+        """Write down the rows of a request."""
+        rows = len(prediction.coded)
+        line = to_json(
+            {
+                "time": prediction.time,
+                "request": prediction.request,
+                # As digits, which take a tenth of the time that numbers take.
+                "coded": prediction.coded.tobytes().hex(),
+                "texts": prediction.texts,
+                "predicted": prediction.predicted.tolist(),
+                "probability": prediction.probability.tolist(),
+            },
+            inf_nan_mode="null",
+        )
         with self._lock:
-            # Rows of one file have the same columns.
-            if self._held and self._held[0].model is not prediction.model:
-                self._flush()
-            if not self._held:
-                self._begun = time.monotonic()
-            # Rows are what takes memory, whether they come one by one or in thousands.
-            self._held.append(prediction)
-            self._rows += len(prediction.coded)
-            if self._rows >= MOST_ROWS:
-                self._flush()
+            try:
+                # Rows of one file have the same columns.
+                if self._model is not prediction.model:
+                    self._end()
+                    self._begin(prediction)
+                self._write(line)
+                self._rows += rows
+                if self._rows >= MOST_ROWS:
+                    self._end()
+            except OSError as error:
+                # Predictions go on; the loss is counted. A line that is cut short is the last of its journal.
+                LOG.error("the request log lost %d rows: %s", rows, error)
+                self._on_loss(rows)
+                self._end()
 
-    def flush_old(self) -> None:
-        """Write what is held if its first row is old enough."""
+    def tidy(self) -> None:
+        """Make Parquet files of journals that are full, old, of another model, or left by a server that was killed."""
         with self._lock:
             if time.monotonic() - self._begun >= MOST_SECONDS:
-                self._flush()
+                self._end()
+        for path in sorted(self._folder.glob("requests-*.jsonl")):
+            # Who writes a journal holds its lock; an empty one is about to be locked.
+            busy = contextlib.suppress(BlockingIOError, FileNotFoundError)
+            with busy, path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if content := file.read():
+                    self._finish(path, content)
 
     def close(self) -> None:
-        """Write all, and wait until it is on disk."""
+        """Make Parquet files of all."""
         with self._lock:
-            self._flush()
-        self._writer.shutdown()
+            self._end()
+        self.tidy()
 
-    def _flush(self) -> None:
-        if not self._held:
-            return
-        if self._writing is not None:
-            # A disk that is slower than the requests holds them up: no more is in memory than is stated.
-            self._writing.result()
-        self._writing = self._writer.submit(self._write, self._held)
-        self._held = []
-        self._rows = 0
-
-    def _write(self, predictions: list[Prediction]) -> None:
+    def _begin(self, prediction: Prediction) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
         # Names sort by time; with the process in them two servers share a folder.
-        start = predictions[0].time.strftime("%Y%m%dT%H%M%S.%f")
-        path = self._folder / f"requests-{start}-{os.getpid()}.parquet"
-        table = log_table(predictions)
+        start = prediction.time.strftime("%Y%m%dT%H%M%S.%f")
+        path = self._folder / f"requests-{start}-{os.getpid()}.jsonl"
+        # Without a buffer: what is written is the system's, which outlives the process.
+        self._journal = path.open("ab", buffering=0)
+        fcntl.flock(self._journal, fcntl.LOCK_EX)
+        model = prediction.model
+        self._write(to_json({"version": model.version, "columns": model.columns}))
+        self._model = model
+        self._rows = 0
+        self._begun = time.monotonic()
+
+    def _write(self, line: bytes) -> None:
+        assert self._journal is not None
+        if self._journal.write(line + b"\n") <= len(line):
+            raise OSError("the disk is full")
+
+    def _end(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+        self._model = None
+
+    def _finish(self, path: Path, content: bytes) -> None:
+        """Make the Parquet file of a journal, the same one however often."""
         try:
-            durable.replace_file(path, as_parquet(table))
+            # What follows the last line break was cut short, and not answered.
+            head, *requests = map(from_json, content.split(b"\n")[:-1] or [b"{}"])
+            if requests:
+                table = log_table(head, requests)
+                durable.replace_file(path.with_suffix(".parquet"), as_parquet(table))
+            path.unlink(missing_ok=True)
             for old in sorted(self._folder.glob("requests-*.parquet"))[:-MOST_FILES]:
                 old.unlink(missing_ok=True)
         except OSError as error:
-            # Predictions go on; the loss is counted.
-            LOG.error("the request log lost %d rows: %s", len(table), error)
-            self._on_loss(len(table))
+            # It stays for the next time.
+            LOG.error("the request log keeps %s: %s", path.name, error)
+        except (LookupError, TypeError, ValueError) as error:
+            LOG.error("the request log puts %s aside: %s", durable.put_aside(path), error)
 
 
-def log_table(predictions: list[Prediction]) -> pd.DataFrame:
+def log_table(model: dict[str, Any], requests: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Make one table of requests to a model: when, id of the row, version, its columns as they came, and answers.
 
     The id of a row is that of its request with its place. A column that has the name of one of ours gets an underscore.
     """
-    model = predictions[0].model
+    columns = [InputColumn(**column) for column in model["columns"]]
+    names = [column.name for column in columns if column.levels is not None]
+    texts = zip(*(request["texts"] for request in requests), strict=True)
     frame = pd.DataFrame(
-        {
-            text["name"]: [*itertools.chain(*(item.texts[place] for item in predictions))]
-            for place, text in enumerate(model.texts)
-        },
+        {name: [*itertools.chain(*text)] for name, text in zip(names, texts, strict=True)},
         dtype=object,
     )
-    came = plain_rows(frame, np.concatenate([item.coded for item in predictions]), model.columns)
+    codes = np.frombuffer(bytes.fromhex("".join(request["coded"] for request in requests)))
+    came = plain_rows(frame, codes.reshape(-1, len(columns)), columns)
     table = came.rename(columns=lambda name: f"{name}_" if name in OWN_COLUMNS else name)
     # Beside them what is of each row.
-    rows = [(item, place) for item in predictions for place in range(len(item.coded))]
-    table.insert(0, "time", [item.time for item, _ in rows])
-    table.insert(1, "request", [f"{item.request}-{place}" for item, place in rows])
-    table.insert(2, "model", model.version)
-    table["predicted"] = np.concatenate([item.predicted for item in predictions])
-    table["probability"] = np.concatenate([item.probability for item in predictions])
+    rows = [(request, place) for request in requests for place in range(len(request["predicted"]))]
+    table.insert(0, "time", pd.to_datetime([request["time"] for request, _ in rows]))
+    table.insert(1, "request", [f"{request['request']}-{place}" for request, place in rows])
+    table.insert(2, "model", model["version"])
+    for answer in ("predicted", "probability"):
+        table[answer] = [request[answer][place] for request, place in rows]
     return table

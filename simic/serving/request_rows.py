@@ -24,7 +24,7 @@ class NotedRequests:
     """The rows of each file of a request log, in order of time."""
 
     files: dict[str, pd.DataFrame]
-    # Files that a server is writing, or whose writer was killed.
+    # Damaged files.
     unreadable: tuple[str, ...]
 
     @classmethod

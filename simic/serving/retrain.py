@@ -4,7 +4,7 @@ Each step can be repeated: a retraining that was killed and is started again wit
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from simic.pipeline.tracking import CHALLENGER, CHAMPION, ModelVersion, Store
 from simic.serving import request_rows
 from simic.serving.champions import opened
 from simic.serving.history import DVC_TAG, REASON_TAG
+from simic.serving.networks import NetworkModel
 from simic.serving.promotion import (
     LEAST_ROWS,
     NEWEST,
@@ -92,12 +93,11 @@ def retrain(
         if version is None:
             raise SimicError(f"{request.model}: no registered model with a champion")
         with opened(workspace, request.model) as champion:
-            columns = champion.model.columns
-            label = champion.model.terms.label
+            network = champion.model
             before = champion.promise["model"]
 
         # On which rows, in which version.
-        tags = _write_rows(workspace, request, store, version, columns, label, say)
+        tags = _write_rows(workspace, request, store, version, network, say)
         place = (workspace.production / DATA).relative_to(workspace.root)
         tags[DVC_TAG] = dvc_record.add(workspace.root, str(place))
         say(f"data       {place}.dvc {tags[DVC_TAG]}")
@@ -109,8 +109,8 @@ def retrain(
                 str(workspace.production / ROWS),
                 folder,
                 hosts=request.hosts,
-                target=label,
-                words=tuple(column.name for column in columns if column.levels is not None),
+                target=network.terms.label,
+                words=tuple(text["name"] for text in network.texts),
             )
             growing.grow(params, workspace, growth, lambda note: say(f"grow       {note}"))
         floors = Floors.model_validate_json((folder / FLOORS).read_bytes())
@@ -133,13 +133,13 @@ def _write_rows(
     request: Retraining,
     store: Store,
     champion: ModelVersion,
-    columns: Sequence[InputColumn],
-    label: str,
+    network: NetworkModel,
     say: Callable[[str], None],
 ) -> dict[str, str]:
     """Write the rows to train on and those to compare by; return tags of who is trained on them."""
-    names = [column.name for column in columns]
-    labelled: Any = _labelled(workspace, request, columns, label, say)
+    names = [column.name for column in network.columns]
+    label = network.terms.label
+    labelled: Any = _labelled(workspace, request, network, say)
     until = champion.tags.get(ROWS_UNTIL_TAG, "")
     fresh = labelled[labelled[ASKED] > until]
     _refuse_few(store, champion, fresh)
@@ -149,6 +149,8 @@ def _write_rows(
     old = _old_rows(request.data, names, label)
     rows = pd.concat([old, earlier[[*names, label]]], ignore_index=True)
     rows = rows.tail(request.window or len(rows))
+    # Without values, so that clients may go on sending what no network looks at.
+    rows = rows.assign(**dict.fromkeys(network.terms.ignored))
     say(f"rows       {len(rows)}, the newest of {len(old)} old and {len(earlier)} new")
     say(f"compared   on {len(newest)} of {newest[ASKED].iloc[0]} and later")
     files = {LABELLED: labelled, ROWS: rows, NEWEST: newest[[*names, label]]}
@@ -168,11 +170,12 @@ def _write_rows(
 def _labelled(
     workspace: Workspace,
     request: Retraining,
-    columns: Sequence[InputColumn],
-    label: str,
+    network: NetworkModel,
     say: Callable[[str], None],
 ) -> pd.DataFrame:
     """Gather all labelled requests by time, as text: those of the log and those that it has lost since."""
+    columns = network.columns
+    label = network.terms.label
     # Those of the log.
     log = NotedRequests.of(request.requests)
     if log.unreadable:

@@ -165,9 +165,7 @@ def _look(
     number = len(looks) + 1
     tests = len(network.model.columns) + 1 + (answered is not None)
     level = shifts.level_of(number, tests)
-    # As JSON has them.
-    counts = predict.as_text(rows[request_rows.PREDICTED]).value_counts()
-    predicted = {str(label): int(count) for label, count in counts.items()}
+    predicted = predict.as_text(rows[request_rows.PREDICTED]).value_counts().to_dict()
     return Look(
         number=number,
         model=network.model.version,

@@ -3,12 +3,15 @@
 # ruff: noqa: F811 - fixtures are imported
 
 import asyncio
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from prefect import get_client
 from prefect.client.schemas.filters import (
@@ -18,11 +21,19 @@ from prefect.client.schemas.filters import (
 )
 from prefect.runner import Runner
 
-from flows import production, serve
+from flows import production, recovery, serve
 from simic.pipeline.paths import Workspace
+from simic.serving.watch import looks_in
 from tests.flows.test_serve import Project, wait
 from tests.helpers import ROOT
-from tests.serving.shop import NAME, initialised, project, shared_network, table  # noqa: F401
+from tests.serving.shop import (  # noqa: F401
+    NAME,
+    aliases,
+    initialised,
+    project,
+    shared_network,
+    table,
+)
 from tests.serving.test_retrain import answer, served  # noqa: F401
 
 WHAT = {"model": NAME, "data": "old.csv", "labels": "labels.csv"}
@@ -60,13 +71,20 @@ def test_the_automation_is_there_once_however_often_it_is_registered() -> None:
         assert client.read_deployment_by_name("simic/watch").enforce_parameter_schema
 
 
+def kill(project: Path) -> None:
+    """Kill the flow run in progress, and wait until it is gone."""
+    wait(lambda: bool(recovery.living(project)))
+    for process in recovery.living(project):
+        os.kill(process, signal.SIGKILL)
+
+
 @pytest.mark.slow
-def test_in_make_serve_a_shift_makes_a_challenger(
+def test_in_make_serve_a_shift_makes_one_challenger_whatever_is_killed(
     tmp_path: Path,
     shared_network: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Real processes: server, runner, flows and the automation between them."""
+    """Server, runner, flows and the automation between them; kill -9 of a watch, of a retraining, and of all."""
     served = Project(tmp_path)
     monkeypatch.chdir(tmp_path)
     shutil.copytree(shared_network, "grown")
@@ -81,8 +99,21 @@ def test_in_make_serve_a_shift_makes_a_challenger(
     with served.served() as process:
         given = [f"-p{name}={value}" for name, value in WHAT.items()]
         run("prefect", "deployment", "run", "simic/watch", *given)
+        kill(tmp_path)
+        wait((tmp_path / "production/data.dvc").exists)
+        kill(tmp_path)
+        # The runner starts it again; now the servers and the runner go too.
+        wait(lambda: bool(recovery.living(tmp_path)))
+        for part in [*psutil.Process(process.pid).children(recursive=True), process]:
+            part.kill()
+        process.wait()
+    with served.served() as process:
         with served.client() as client:
             wait(lambda: bool(client.read_flow_runs(flow_run_filter=made)))
+            assert len(client.read_flow_runs(flow_run_filter=made)) == 1
         process.terminate()
         process.wait(timeout=40)
+    assert aliases(Workspace(tmp_path)) == {"champion": "1", "challenger": "2"}
+    assert len(looks_in(tmp_path / "production/watch" / NAME)) == 1
     run("simic", "promote", NAME)
+    assert aliases(Workspace(tmp_path)) == {"champion": "2"}

@@ -1,6 +1,12 @@
 """A network of a table, a policy, and servers that run."""
 
+import contextlib
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -132,6 +138,41 @@ def running(
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextmanager
+def serving(folder: Path, model: Path | str) -> Iterator[tuple[Server, subprocess.Popen]]:
+    """`simic serve` in a process of its own, which is stopped where it was not killed."""
+    command = [sys.executable, "-m", "simic", "serve", model, "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        address = re.fullmatch(r"serves \S+ on (http://127\.0\.0\.1:\d+)\n", line)
+        assert address is not None, line
+        try:
+            yield Server(address[1], None), process  # type: ignore[arg-type]
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@contextmanager
+def registry(root: Path, port: int) -> Iterator[int]:
+    """MLflow's server of a project's store, in a group of processes, whose number it yields."""
+    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
+    store = ["--backend-store-uri", f"sqlite:///{root}/mlflow.db"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    with subprocess.Popen([*command, *store], cwd=root, **quiet) as process:
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(OSError):
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health").close()
+                    break
+                time.sleep(0.1)
+            yield process.pid
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def arrow(frame: pd.DataFrame, packed: str | None = None) -> bytes:

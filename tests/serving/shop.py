@@ -48,7 +48,8 @@ def table(rows: int, seed: int, shift: float = 0.0, signal: float = 1.0) -> pd.D
 def write_network(folder: Path, rows: pd.DataFrame) -> None:
     """Fit to a table, which stays beside the folder; write what a person would serve."""
     file = folder.with_suffix(".csv")
-    rows.to_csv(file, index=False)
+    # Nothing can be learned from which till it was.
+    rows.assign(till=1).to_csv(file, index=False)
     data = own_data(read(file, LABEL), {"val": 0.2, "test": 0.2}, 1)
     x = data.bank.arrays["x_train"].flatten(1).numpy()
     [model] = logistic_models(x, data.bank.arrays["y_train"].numpy(), (1.0,), 100)

@@ -1,16 +1,7 @@
 """The registry's champion is served, and a new one without a lost request; without the registry the old one goes on."""
 
-import contextlib
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +13,7 @@ from simic.pipeline.tracking import CHALLENGER, CHAMPION
 from simic.serving import promotion
 from simic.serving.sources import FolderSource, find_source
 from tests.conftest import Simic
-from tests.helpers import ROOT, free_port
+from tests.helpers import ROOT
 from tests.pipeline.conftest import initialised, workspace  # noqa: F401
 from tests.serving.conftest import rows_of, running, table
 
@@ -109,50 +100,6 @@ def test_the_old_one_goes_on_where_the_new_one_is_damaged_or_there_is_none(
         refresh()
         assert server.ask(BODY)[1]["model"] == f"{NAME}/2"
         assert server.metric("simic_refresh_failures_total") == 2
-
-
-@contextmanager
-def mlflow_server(workspace: Workspace, port: int) -> Iterator[None]:  # noqa: F811
-    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
-    store = ["--backend-store-uri", f"sqlite:///{workspace.root}/mlflow.db"]
-    store += ["--artifacts-destination", str(workspace.root / "artifacts")]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    process = subprocess.Popen([*command, *store], cwd=workspace.root, **quiet)
-    try:
-        while True:
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health").close()
-                break
-            time.sleep(0.1)
-        yield
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-@pytest.mark.slow  # MLflow's server takes half a minute to start
-def test_without_the_server_of_the_registry_requests_go_on(
-    workspace: Workspace,  # noqa: F811
-    networks: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is killed, and started again with another champion."""
-    port = free_port()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
-    with contextlib.ExitStack() as stack:
-        with mlflow_server(workspace, port):
-            promotion.register(workspace, networks[0], "rain")
-            server = stack.enter_context(running(find_source(NAME, workspace)))
-        server.service.refresh()
-        server.service.refresh()
-        assert server.metric("simic_refresh_failures_total") == 2
-        assert server.ask(BODY)[1]["model"] == f"{NAME}/1"
-        with mlflow_server(workspace, port):
-            version = promotion.register(workspace, networks[1], "rain")
-            tracking.give_alias(tracking.connect(workspace).client, version, CHAMPION)
-            server.service.refresh()
-        assert server.metric("simic_refresh_failures_total") == 2
-        assert server.ask(BODY)[1]["model"] == f"{NAME}/2"
 
 
 def test_the_champion_of_the_project_is_a_policy(

@@ -69,8 +69,9 @@ def test_server_program_estimator_mlflow_and_onnx_give_the_same_probabilities(
     model = mlflow.pyfunc.load_model("models:/simic-rain@champion")
     answers["mlflow"] = model.predict(NEW)[["p(no)", "p(yes)"]].to_numpy()
     assert len(answers) == 6
-    for name, answer in answers.items():
-        np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-6, err_msg=name)
+    largest = {name: float(np.abs(answer - expected).max()) for name, answer in answers.items()}
+    print(f"largest difference from the estimator: {largest}")
+    assert max(largest.values()) <= 1e-6, largest
 
 
 def test_the_server_says_what_it_serves_and_counts_what_it_is_sent(networks: list[Path]) -> None:

@@ -13,6 +13,7 @@ from simic.agent import Agent
 from simic.serving import policies as serving
 from simic.serving.policies import Sessions
 from simic.serving.sources import FolderSource
+from tests.agent.test_export import Depot, trained
 from tests.serving.conftest import Server, running
 
 # One a line, with the status that it deserves.
@@ -99,6 +100,36 @@ def test_by_session_and_by_hand_it_acts_as_the_agent(server: Server, policies: l
     last = step(server, observations[0], memory=by_hand["memory"])
     again = step(server, observations[0], session="x")
     assert again["value"] == pytest.approx(last["value"], abs=1e-6)
+
+
+def test_with_memory_and_masks_it_acts_as_the_agent_for_200_steps(tmp_path: Path) -> None:
+    """On pictures, categories and numbers, with masks that depend on earlier choices."""
+    agent = trained(Depot, "lstm", "own")
+    agent.export(tmp_path / "depot")
+    env = Depot()
+    state = None
+    largest = 0.0
+    with running(tmp_path / "depot") as server:
+        for number in range(200):
+            starts = number % 30 == 0
+            if starts:
+                observation, _ = env.reset(seed=number)
+                state = agent.policy.initial_state(1)
+            inputs = {f"mask_{head}": [mask] for head, mask in env.masks.items()}
+            body = {"observations": [observation], "inputs": inputs, "session": "x"}
+            content = json.dumps(body | {"start": starts}, default=np.ndarray.tolist)
+            status, answer = server.ask(content.encode())
+            assert status == 200, answer
+            # The agent, from its own memory.
+            rows = agent.normalizers.see(agent.env.rows([observation], [env.masks]))
+            readings, _ = agent.policy.step(rows, state)
+            value = agent.policy.state_value(readings.value).item()
+            largest = max(largest, abs(answer["value"][0] - value))
+            action, state = agent.predict(observation, state, env.masks)
+            assert answer["actions"] == [agent.env.action_layout.from_env(action).tolist()]
+            observation, *_ = env.step(action)
+    print(f"largest difference of values in 200 steps: {largest:.1e}")
+    assert largest <= 1e-6
 
 
 def test_rows_of_a_batch_are_of_their_own(server: Server, policies: list[Path]) -> None:

@@ -2,10 +2,13 @@
 
 # ruff: noqa: F811 - fixtures are imported
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +20,8 @@ from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 from simic.serving import history
 from tests.conftest import Simic
-from tests.helpers import ROOT, some
+from tests.helpers import ROOT, free_port, some
+from tests.serving.conftest import registry, serving
 from tests.serving.shop import (  # noqa: F401
     LABEL,
     NAME,
@@ -170,6 +174,60 @@ def test_kill_9_leaves_a_champion_and_a_history_that_is_right(
     assert outcomes == [True, *([] if is_made is None else [is_made]), *([] if is_made else [True])]
     assert simic("rollback", NAME, "--reason", "x")[0] == 0
     assert aliases(promoted)["champion"] == "1"
+
+
+KILL_REGISTRY = """
+def give_alias(*arguments):
+    os.killpg({0}, signal.SIGKILL)
+    return moved(*arguments)
+
+moved = tracking.give_alias
+tracking.give_alias = give_alias
+"""
+
+
+@pytest.mark.slow  # a minute without MLflow, whose server takes ten seconds to start
+def test_a_registry_that_hangs_and_dies_in_a_promotion_costs_no_request(
+    promoted: Workspace, simic: Simic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real processes: MLflow's server, simic serve, simic promote."""
+    port = free_port()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    models = list[str]()
+    seconds = list[float]()
+    body = {"rows": [{"age": 40, "city": "Rom", "time": 1}]}
+
+    def ask(until: Callable[[], bool]) -> None:
+        while not until():
+            begin = time.monotonic()
+            status, answer = server.ask(body)
+            assert status == 200
+            seconds.append(time.monotonic() - begin)
+            models.append(answer["model"])
+            time.sleep(0.05)
+
+    with contextlib.ExitStack() as stack:
+        with registry(promoted.root, port) as group:
+            server, _ = stack.enter_context(serving(promoted.root, NAME))
+            os.killpg(group, signal.SIGSTOP)
+            end = time.monotonic() + 60
+            ask(lambda: time.monotonic() > end)
+            os.killpg(group, signal.SIGCONT)
+            program = KILLED.format(KILL_REGISTRY.format(group))
+            command = [sys.executable, "-c", program, *ON_NOW]
+            env = os.environ | {"PYTHONPATH": str(ROOT)}
+            promotion = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+            ask(lambda: promotion.poll() is not None)
+            assert promotion.returncode == 1
+        assert server.metric("simic_refresh_failures_total") >= 2
+        with registry(promoted.root, port):
+            assert aliases(promoted) == BOTH
+            assert simic(*ON_NOW)[0] == 0
+            assert aliases(promoted) == {"champion": "2"}
+            end = time.monotonic() + 60
+            ask(lambda: models[-1:] == [f"{NAME}/2"] or time.monotonic() > end)
+    assert [*dict.fromkeys(models)] == [f"{NAME}/1", f"{NAME}/2"] and max(seconds) < 2
+    assert [is_made for _, is_made in history.changes(promoted)] == [True, False, True]
 
 
 def test_a_registration_that_was_killed_is_finished_and_not_doubled(

@@ -1,10 +1,10 @@
-"""What was asked is in whole files; a kill loses what is held, and no more."""
+"""What was answered is in the log, whatever ends the server."""
 
+import contextlib
+import http.client
 import os
 import re
-import signal
-import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from simic.serving import request_log
 from simic.serving.networks import NetworkModel
 from simic.serving.request_log import RequestLog
-from tests.serving.conftest import Server, rows_of, running, table
+from tests.serving.conftest import Server, rows_of, running, serving, table
 
 
 def test_a_row_comes_back_as_it_came(networks: list[Path], tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_a_row_comes_back_as_it_came(networks: list[Path], tmp_path: Path) -> No
         answers = [server.ask({"rows": rows_of(new.iloc[k : k + 10])})[1] for k in (0, 10, 20)]
         # Text where numbers were, spaces and an order of its own; all missing.
         odd = server.ask({"rows": [{"time ": " day ", "b": None, "a": "1.5"}]})[1]
-        assert not (tmp_path / "log").exists()
+        assert [path.suffix for path in (tmp_path / "log").iterdir()] == [".jsonl"]
     [file] = (tmp_path / "log").iterdir()
     assert re.fullmatch(rf"requests-\d{{8}}T\d{{6}}\.\d{{6}}-{os.getpid()}\.parquet", file.name)
     logged = pd.read_parquet(file)
@@ -46,7 +46,7 @@ def test_a_row_comes_back_as_it_came(networks: list[Path], tmp_path: Path) -> No
 
 
 def sizes(folder: Path) -> list[int]:
-    return [len(pd.read_parquet(file)) for file in sorted(folder.iterdir())]
+    return [len(pd.read_parquet(file)) for file in sorted(folder.glob("*.parquet"))]
 
 
 def test_files_turn_by_rows_age_and_model_and_the_oldest_go(
@@ -58,15 +58,16 @@ def test_files_turn_by_rows_age_and_model_and_the_oldest_go(
     log = RequestLog(tmp_path, pytest.fail)
     for _ in range(5):
         log.add(model.predict(table(4), "x"))
-    # The eight rows that are held are young, and then old.
-    log.flush_old()
-    log._writer.submit(int).result()
+    # The eight rows of the second are young, and then old.
+    log.tidy()
     assert sizes(tmp_path) == [12]
-    monkeypatch.setattr(request_log, "MOST_SECONDS", 0.0)
-    log.flush_old()
+    with monkeypatch.context() as patch:
+        patch.setattr(request_log, "MOST_SECONDS", 0.0)
+        log.tidy()
+    assert sizes(tmp_path) == [12, 8]
     log.add(model.predict(table(3), "x"))
     log.add(other.predict(table(5), "x"))
-    log._writer.submit(int).result()
+    log.tidy()
     assert sizes(tmp_path) == [12, 8, 3]
     log.add(other.predict(table(6), "x"))
     log.add(other.predict(table(1), "x"))
@@ -75,39 +76,79 @@ def test_files_turn_by_rows_age_and_model_and_the_oldest_go(
 
 
 def test_a_log_that_cannot_be_written_is_counted_and_requests_go_on(
-    networks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    networks: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "log").write_text("in the way")
-    monkeypatch.setattr(request_log, "MOST_SECONDS", 0.0)
     with running(networks[0], tmp_path / "log") as server:
-        log = server.service.log
-        assert log is not None
         for _ in range(3):
             assert server.ask({"rows": rows_of(table(2))})[0] == 200
-            log.flush_old()
-            log._writer.submit(int).result()
         assert server.metric("simic_log_lost_rows_total") == 6
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_process_that_is_ended_leaves_whole_files(
-    networks: list[Path], tmp_path: Path, number: signal.Signals
+def test_kill_9_loses_no_request_that_was_answered_and_doubles_none(
+    networks: list[Path], tmp_path: Path
 ) -> None:
-    """All requests by SIGTERM; by SIGKILL those of the files that were written."""
-    command = [sys.executable, "-m", "simic", "serve", networks[0], "--port", "0"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        address = re.fullmatch(r"serves network1-\w+ on (http://127\.0\.0\.1:\d+)\n", line)
-        assert address is not None, line
-        server = Server(address[1], None)  # type: ignore[arg-type]
-        rows = rows_of(table(5_000))
-        for _ in range(5):
-            assert server.ask({"rows": rows})[0] == 200
-        deadline = time.monotonic() + 30
-        while number == signal.SIGKILL and len([*tmp_path.glob("requests/*.parquet")]) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        process.send_signal(number)
-        process.wait(60)
-    assert sizes(tmp_path / "requests") == [10_000] * 2 + [5_000] * (number == signal.SIGTERM)
+    """Two servers are killed while three clients ask; a third stops as it should."""
+    rows = rows_of(table(7))
+    answered = list[str]()
+
+    def ask(server: Server, stop: threading.Event) -> None:
+        # A server that was killed closes its connections.
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            while not stop.is_set():
+                answered.append(server.ask({"rows": rows})[1]["request"])
+
+    for kills in (True, True, False):
+        with serving(tmp_path, networks[0]) as (server, process):
+            stop = threading.Event()
+            clients = [threading.Thread(target=ask, args=(server, stop)) for _ in range(3)]
+            for client in clients:
+                client.start()
+            enough = len(answered) + 50
+            while len(answered) < enough:
+                assert process.poll() is None
+                time.sleep(0.001)
+            if kills:
+                process.kill()
+            stop.set()
+            for client in clients:
+                client.join(60)
+    logged = pd.concat(map(pd.read_parquet, (tmp_path / "requests").iterdir()))
+    assert logged["request"].is_unique
+    requests = logged["request"].str.partition("-")[0].value_counts()
+    assert set(answered) <= set(requests.index) and set(requests) == {7}
+    # Of each kill, those that the clients were waiting for may be there too.
+    assert len(requests) <= len(answered) + 6
+
+
+def test_a_journal_is_left_to_its_server_and_then_made_a_file_once(
+    networks: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = NetworkModel(networks[0], "1")
+    first, second = (RequestLog(tmp_path, pytest.fail) for _ in range(2))
+    for _ in range(2):
+        first.add(model.predict(table(4), "x"))
+    [journal] = tmp_path.iterdir()
+    second.tidy()
+    assert [*tmp_path.iterdir()] == [journal]
+    content = journal.read_bytes()
+    # Where the disk does not take the file, the journal stays.
+    in_the_way = journal.with_suffix(".parquet")
+    in_the_way.mkdir()
+    first.close()
+    assert journal.exists()
+    in_the_way.rmdir()
+    second.tidy()
+    assert sizes(tmp_path) == [8]
+    # As killed ones leave it: in the midst of a line, with all done but its removal, in the midst of the first line.
+    for left, rows in ((content[:-1], 4), (content, 8), (content, 8), (content[:9], 8)):
+        journal.write_bytes(left)
+        second.tidy()
+        assert sizes(tmp_path) == [rows] and not journal.exists()
+    # A disk that has forgotten something.
+    for left in (content[50:], content.partition(b"\n")[2]):
+        journal.write_bytes(left)
+        caplog.clear()
+        second.tidy()
+        assert "aside" in caplog.text and not journal.exists()
+    assert sizes(tmp_path) == [8]

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 import yaml
 
+from simic.data.own.contract import Contract
 from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 from tests.conftest import Simic
+from tests.helpers import some
 from tests.serving.shop import (  # noqa: F401
     LABEL,
     NAME,
@@ -63,6 +65,9 @@ def test_a_challenger_learns_old_and_new_rows_and_is_compared_on_newer_ones(
     client, _ = tracking.connect(served)
     assert client.get_model_version(NAME, "2").tags["simic.dvc"] == recorded
     assert aliases(served) == {"champion": "1", "challenger": "2"}
+    # What clients may send to the one they may send to the other.
+    [contract] = served.production.glob("challengers/*/contract.json")
+    assert Contract.read(contract).ignored == ("till",)
     assert (
         "| gradient boosting" in simic.out and "challenger version 2 of simic-shop: " in simic.out
     )
@@ -100,15 +105,14 @@ def test_too_few_or_unfit_rows_are_one_line(served: Workspace, simic: Simic) -> 
     assert "nobody: no registered model" in simic.refuses("retrain", "nobody", *COMMAND[2:])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "kill",
-    [
-        "from simic.pipeline import dvc_record; killing(dvc_record, 'add', before=True)",
-        "from simic.pipeline import grow; killing(grow, 'grow', before=False)",
-        "killing(tracking, 'give_alias', before=True)",
-    ],
-)
+KILLS = [
+    "from simic.pipeline import dvc_record; killing(dvc_record, 'add', before=True)",
+    "from simic.pipeline import grow; killing(grow, 'grow', before=False)",
+    "killing(tracking, 'give_alias', before=True)",
+]
+
+
+@pytest.mark.parametrize("kill", some(KILLS, KILLS[1]))
 def test_kill_9_is_made_good_by_the_same_command(
     served: Workspace, simic: Simic, kill: str
 ) -> None:
