@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from simic import durable
@@ -44,7 +45,9 @@ CHALLENGERS = "challengers"
 ASKED = "time of the request"
 REQUEST_ID = "id of the request"
 # Of the new labelled rows one in three is kept for the comparison, and not fewer than that needs.
-HELD_OUT = 1 / 3
+# Of new labelled rows every third hundred is kept, counted back from the newest: right after a shift both who trains
+# and who compares have rows from after it.
+KEPT_EVERY = 3
 LEAST_NEW = 2 * LEAST_ROWS
 
 
@@ -143,8 +146,9 @@ def _write_rows(
     until = champion.tags.get(ROWS_UNTIL_TAG, "")
     fresh = labelled[labelled[ASKED] > until]
     _refuse_few(store, champion, fresh)
-    # The newest are kept for the comparison; those before them are trained on, after the old rows.
-    newest = fresh.tail(max(LEAST_ROWS, round(HELD_OUT * len(fresh))))
+    # Some are kept for the comparison; the others are trained on, after the old rows.
+    hundreds = np.arange(len(fresh))[::-1] // LEAST_ROWS
+    newest = fresh[hundreds % KEPT_EVERY == 0]
     earlier = labelled.drop(newest.index)
     old = _old_rows(request.data, names, label)
     rows = pd.concat([old, earlier[[*names, label]]], ignore_index=True)
@@ -152,7 +156,7 @@ def _write_rows(
     # Without values, so that clients may go on sending what no network looks at.
     rows = rows.assign(**dict.fromkeys(network.terms.ignored))
     say(f"rows       {len(rows)}, the newest of {len(old)} old and {len(earlier)} new")
-    say(f"compared   on {len(newest)} of {newest[ASKED].iloc[0]} and later")
+    say(f"compared   on {len(newest)} from {newest[ASKED].iloc[0]} to {newest[ASKED].iloc[-1]}")
     files = {LABELLED: labelled, ROWS: rows, NEWEST: newest[[*names, label]]}
     written = {
         workspace.production / name: table.to_csv(index=False).encode()

@@ -52,11 +52,12 @@ def test_a_challenger_learns_old_and_new_rows_and_is_compared_on_newer_ones(
     labelled, rows, newest = (
         pd.read_csv(data / f"{name}.csv") for name in ("labelled", "rows", "newest")
     )
-    # 590 are labelled: a third is kept, the others are the newest 393 of the 500 that are trained on.
-    assert (len(labelled), len(rows), len(newest)) == (590, 500, 197)
+    # 590 are labelled: every third hundred is kept, the others are 390 of the 500 that are trained on.
+    assert (len(labelled), len(rows), len(newest)) == (590, 500, 200)
     both = table(600, seed=20, shift=0.5, signal=-1.0)
-    expected = pd.concat([table(300, seed=0)[193:], both[:393]])
-    for made, known in ((rows, expected), (newest, both[393:590])):
+    expected = pd.concat([table(300, seed=0)[190:], both[:190], both[290:490]])
+    kept = pd.concat([both[190:290], both[490:590]])
+    for made, known in ((rows, expected), (newest, kept)):
         assert made.age.to_numpy() == pytest.approx(known.age.to_numpy(), nan_ok=True)
         for name in ("city", "time", LABEL):
             assert made[name].tolist() == known[name].tolist()
@@ -73,7 +74,7 @@ def test_a_challenger_learns_old_and_new_rows_and_is_compared_on_newer_ones(
     )
 
     assert simic("promote", NAME)[0] == 0
-    assert "rows        197" in simic.out and aliases(served) == {"champion": "2"}
+    assert "rows        200" in simic.out and aliases(served) == {"champion": "2"}
     # Taken back, it does not return by the same rows.
     assert simic("rollback", NAME, "--reason", "x")[0] == 0
     assert "0 labelled requests that no network was trained on" in simic.refuses(*COMMAND)
