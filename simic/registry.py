@@ -25,7 +25,7 @@ REWARD_MODE = "reward mode"
 GYM = "gym"  # the task that is a Gymnasium environment
 _SHIPPED: dict[str, tuple[str, ...]] = {
     FAMILY: ("cnn", "mlp", "tables", "transformer"),
-    PRESET: ("baseline", "deep", "impaired"),
+    PRESET: ("baseline", "deep", "double", "impaired", "triple"),
     TASK: ("digits", "mnist", "cifar10", "text", "npz", "suite", GYM),
     REWARD_MODE: ("shaped", "sparse", "escrow", "loss", "score"),
     SUITE: ("tables",),

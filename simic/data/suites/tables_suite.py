@@ -27,7 +27,7 @@ REFERENCE = 1024
 LABEL_NOISE = (0.0, 0.03, 0.06)
 
 
-def _table(
+def table_problem(
     draws: Draws,
     columns: Columns,
     rule: LabelRule,
@@ -83,7 +83,7 @@ def _ruled(
     columns = replace(rules.draw_columns(draws), **(codes or {}))
     shaped = shape(draws)
     reference = shaped.read(columns.draw(draws, REFERENCE))
-    return _table(draws, columns, rule(draws, columns), shaped, reference, count)
+    return table_problem(draws, columns, rule(draws, columns), shaped, reference, count)
 
 
 # --- kinds -----------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def _single(name: str, way: str, shape: str, draws: Draws) -> Problem:
         parameters = rule.parameters | {"middle": middle}
         rule = LabelRule(lambda x: (unfolded(x) - middle).abs(), parameters)
     classes = draws.whole(3, 5) if way == "bands" else len(rule.cuts or (0,)) + 1
-    return _table(draws, columns, rule, shaped, reference, classes)
+    return table_problem(draws, columns, rule, shaped, reference, classes)
 
 
 SINGLES = {

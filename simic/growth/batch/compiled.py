@@ -28,7 +28,7 @@ HOSTS_AT_ONCE = 32  # that a thread takes: with fewer it would come for more too
 
 
 class CompiledHosts:
-    """Trains and evaluates hosts with one slot.
+    """Trains and evaluates hosts whose slots are all at the first layer.
 
     Args:
         host: Their kind.
@@ -39,6 +39,7 @@ class CompiledHosts:
     def __init__(self, host: HostSpec, templates: Templates, optimizer: HostOptimizer) -> None:
         self._host = host
         self._optimizer = optimizer
+        # They are the same at every slot.
         self._seeds = templates.seeds[0]
         # Those of a user are not among the loops.
         self._kinds = [KINDS.get(type(seed.module)) for seed in self._seeds]
@@ -49,16 +50,16 @@ class CompiledHosts:
         self._widths = (columns, units, units2, classes)
 
     def runs(self, state: SlotState, learning: Flags) -> Flags:
-        """Tell which hosts run here, bool ``[E]``: those without a seed, and those whose seed adds.
+        """Tell which hosts run here, bool ``[E]``: those all of whose seeds add.
 
         Args:
             state: Their slots.
-            learning: Seeds that take part, bool ``[E, 1]``.
+            learning: Seeds that take part, bool ``[E, K]``.
         """
         known = np.array([kind is not None for kind in self._kinds])
-        is_known = known[state.blueprint[:, 0]]
-        adds = (state.operator[:, 0] == Blend.ADD) | (state.stage[:, 0] == Stage.TRAINING)
-        return ~learning[:, 0] | (is_known & adds)
+        is_known = known[state.blueprint]
+        adds = (state.operator == Blend.ADD) | (state.stage == Stage.TRAINING)
+        return (~learning | (is_known & adds)).all(1)
 
     def train(
         self,
@@ -76,16 +77,17 @@ class CompiledHosts:
         Args:
             hosts: Their places in the population, ``[G]``.
             state: Slots of all hosts.
-            alpha: Amplitudes ``[E, 1]``.
+            alpha: Amplitudes ``[E, K]``.
             data: The training split.
             tasks: Of the hosts, ``[E]``.
             order: Rows of the data, ``[E, batches, batch size]``.
             stores: Where parameters live.
             learning_rate: Of this epoch.
         """
-        # Losses, shares of right answers, and norms of hosts and seeds, of each host and minibatch.
+        # Losses, shares of right answers and norms of each host and minibatch, and norms of seeds by slot.
         shape = len(state.stage), order.shape[1]
-        measured = tuple(np.empty(shape, np.float32) for _ in range(4))
+        by_slot = state.stage.shape[1], *shape
+        measured = *(np.empty(shape, np.float32) for _ in range(3)), np.empty(by_slot, np.float32)
         settings = (
             float(learning_rate),
             self._optimizer.weight_decay,
@@ -95,10 +97,10 @@ class CompiledHosts:
         )
         # A seed in TRAINING adds nothing.
         in_training = torch.from_numpy(state.stage == Stage.TRAINING)
-        alphas = alpha.float().masked_fill(in_training, torch.nan)[:, 0].contiguous()
-        # Hosts with seeds of one blueprint at a time, some to each thread that is free.
+        alphas = alpha.float().masked_fill(in_training, torch.nan).contiguous()
+        # Hosts with seeds of the same blueprints at a time, some to each thread that is free.
         lacking = self._lacking(data, tasks)
-        by_blueprint = list(_by_blueprint(hosts, state, state.learning))
+        groups = list(_by_blueprints(hosts, state, state.learning))
         # What every part reads, made once.
         columns = (
             data.x.flatten(1).numpy(),
@@ -106,40 +108,44 @@ class CompiledHosts:
             order.numpy(),
             lacking,
             alphas.numpy(),
-            state.frozen[:, 0],
+            state.frozen,
         )
 
-        def train(part: tuple[int, Integers]) -> None:
-            blueprint, places = part
+        def train(part: tuple[list[int], Integers]) -> None:
+            blueprints, places = part
             train_hosts(
-                *self._kind(blueprint),
+                self._widths,
                 settings,
                 _rows_of(stores["host"]),
-                self._seed_rows(blueprint, stores),
+                self._seed_groups(blueprints, stores),
                 measured,
                 places,
                 *columns,
             )
 
-        share(train, _in_parts(by_blueprint))
+        share(train, _in_parts(groups))
         # Only seeds that ran have norms.
-        norms: list[SeedNorms] = []
-        for blueprint, places in by_blueprint:
-            if blueprint >= 0:
-                among = torch.from_numpy(np.searchsorted(hosts, places))
-                by_batch = torch.from_numpy(measured[3][places].T)
-                norms.append(
-                    SeedNorms(
-                        0,
-                        among,
-                        by_batch,
-                        self._seeds[blueprint].layout.params,
-                    )
-                )
+        norms = [
+            SeedNorms(
+                slot,
+                torch.from_numpy(np.searchsorted(hosts, places)),
+                torch.from_numpy(measured[3][slot, places].T),
+                self._seeds[blueprint].layout.params,
+            )
+            for blueprints, places in groups
+            for slot, blueprint in enumerate(blueprints)
+            if blueprint >= 0
+        ]
         # The rest is summarised as of every other family.
-        loss, accuracy, norm, _ = (torch.from_numpy(values[hosts].T) for values in measured)
+        loss, accuracy, norm = (torch.from_numpy(values[hosts].T) for values in measured[:3])
         return train_statistics(
-            loss, accuracy, norm, self._host.params, norms, 1, self._optimizer.max_grad_norm
+            loss,
+            accuracy,
+            norm,
+            self._host.params,
+            norms,
+            self._host.slots,
+            self._optimizer.max_grad_norm,
         )
 
     def evaluate(
@@ -160,13 +166,13 @@ class CompiledHosts:
             alpha: Amplitudes.
             data: N samples of each task.
             tasks: Of the hosts.
-            off: Seeds that are switched off, bool ``[Cfg, E, 1]``.
+            off: Seeds that are switched off, bool ``[Cfg, E, K]``.
             stores: Where parameters live.
         """
-        # Each host is run without its seed, with it, or both: as its configurations ask.
-        on = (state.acting & ~off)[..., 0]
-        correct = np.empty((*on.shape, len(data)), np.bool_)
-        loss = np.empty(on.shape, np.float32)
+        # Each host is run with those of its seeds that its configurations ask for.
+        on = state.acting & ~off
+        correct = np.empty((*on.shape[:2], len(data)), np.bool_)
+        loss = np.empty(on.shape[:2], np.float32)
         columns = (
             data.x.view(data.tasks, len(data), -1).numpy(),
             data.y.view(data.tasks, len(data)).numpy(),
@@ -174,36 +180,38 @@ class CompiledHosts:
             self._lacking(data, tasks),
             stores["host"].param.numpy(),
         )
-        alphas = alpha[:, 0].float().contiguous().numpy()
+        alphas = alpha.float().contiguous().numpy()
 
-        def evaluate(part: tuple[int, Integers]) -> None:
-            blueprint, places = part
-            seeds = self._seed_rows(blueprint, stores)[0]
-            evaluate_hosts(
-                *self._kind(blueprint), places, *columns, seeds, alphas, on, correct, loss
-            )
+        def evaluate(part: tuple[list[int], Integers]) -> None:
+            blueprints, places = part
+            seeds = self._seed_groups(blueprints, stores)
+            evaluate_hosts(self._widths, seeds, places, *columns, alphas, on, correct, loss)
 
         # In parts too, as threads end together then.
-        running = np.logical_or.reduce(on)[:, None]
-        share(evaluate, _in_parts(_by_blueprint(hosts, state, running)))
+        share(evaluate, _in_parts(_by_blueprints(hosts, state, np.logical_or.reduce(on))))
         return torch.from_numpy(correct[:, hosts]), torch.from_numpy(loss[:, hosts])
 
-    def _kind(self, blueprint: int) -> tuple[int, tuple[int, ...]]:
-        """Tell the number of a blueprint in the loops, and the widths of hosts with its seeds; −1: without."""
+    def _seed_groups(
+        self, blueprints: list[int], stores: Mapping[str, Rows]
+    ) -> tuple[tuple[int, int, tuple[NDArray[Any], ...]], ...]:
+        """List for each slot the number of its blueprint in the loops, its features, and where its seeds live."""
+        return tuple(
+            self._seed_group(seed_name(slot, blueprint), blueprint, stores)
+            for slot, blueprint in enumerate(blueprints)
+        )
+
+    def _seed_group(
+        self, name: str, blueprint: int, stores: Mapping[str, Rows]
+    ) -> tuple[int, int, tuple[NDArray[Any], ...]]:
         if blueprint < 0:
-            return NO_SEED, (*self._widths, 0)
+            steps = stores["host"].tensors["step"].numpy()
+            nothing = np.zeros((len(steps), 0), np.float32)
+            return NO_SEED, 0, (nothing, nothing, nothing, steps)
         kind = self._kinds[blueprint]
         assert kind is not None
         seed = self._seeds[blueprint]
-        return kind, (*self._widths, seed.layout.shapes[seed.names.index("out")][0])
-
-    def _seed_rows(self, blueprint: int, stores: Mapping[str, Rows]) -> tuple[NDArray[Any], ...]:
-        """View where the seeds of a blueprint live; −1: nowhere."""
-        if blueprint >= 0:
-            return _rows_of(stores[seed_name(0, blueprint)])
-        steps = stores["host"].tensors["step"].numpy()
-        nothing = np.zeros((len(steps), 0), np.float32)
-        return nothing, nothing, nothing, steps
+        features = seed.layout.shapes[seed.names.index("out")][0]
+        return kind, features, _rows_of(stores[name])
 
     def _lacking(self, data: Dataset, tasks: Tensor) -> Flags:
         """Mark the classes that the task of a host does not have, ``[E, classes]``; refuse labels beyond them.
@@ -220,20 +228,23 @@ class CompiledHosts:
         return data.lacking[tasks].numpy()
 
 
-def _by_blueprint(
+def _by_blueprints(
     hosts: Integers, state: SlotState, running: Flags
-) -> Iterator[tuple[int, Integers]]:
-    """Group hosts by the blueprint of the seed that runs ``[E, 1]``; −1: none."""
-    blueprints = np.where(running[:, 0], state.blueprint[:, 0], -1)[hosts]
-    for blueprint in np.unique(blueprints).tolist():
-        yield blueprint, hosts[blueprints == blueprint]
+) -> Iterator[tuple[list[int], Integers]]:
+    """Group hosts by the blueprints of the seeds that run ``[E, K]``; −1: none."""
+    blueprints = np.where(running, state.blueprint, -1)[hosts]
+    kinds, group = np.unique(blueprints, axis=0, return_inverse=True)
+    for number, kind in enumerate(kinds.tolist()):
+        yield kind, hosts[group.reshape(-1) == number]
 
 
-def _in_parts(by_blueprint: Iterable[tuple[int, Integers]]) -> list[tuple[int, Integers]]:
+def _in_parts(
+    groups: Iterable[tuple[list[int], Integers]],
+) -> list[tuple[list[int], Integers]]:
     """Cut groups of hosts into parts of a few, so that threads end together."""
     return [
-        (blueprint, places[first : first + HOSTS_AT_ONCE])
-        for blueprint, places in by_blueprint
+        (blueprints, places[first : first + HOSTS_AT_ONCE])
+        for blueprints, places in groups
         for first in range(0, len(places), HOSTS_AT_ONCE)
     ]
 

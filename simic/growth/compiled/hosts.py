@@ -39,7 +39,7 @@ from simic.growth.networks import tabular
 
 _log = logging.getLogger(__name__)
 
-# Of hosts that have no seed.
+# Of slots that have no seed.
 NO_SEED = -1
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
@@ -51,13 +51,12 @@ _SAMPLES = 64
 
 
 class Widths(NamedTuple):
-    """Columns of a row, units of both hidden layers, classes, and features of the seed."""
+    """Columns of a row, units of both hidden layers, and classes."""
 
     columns: int
     units1: int
     units2: int
     classes: int
-    features: int
 
 
 class Settings(NamedTuple):
@@ -81,12 +80,20 @@ class ModuleRows(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Of each host and minibatch, ``[E, n]``; norms are before clipping."""
+    """Of each host and minibatch, ``[E, n]``, seeds ``[K, E, n]``; norms are before clipping."""
 
     losses: Array
     accuracies: Array
     host_norms: Array
     seed_norms: Array
+
+
+class SeedGroup(NamedTuple):
+    """Seeds of one slot that are of one blueprint; NO_SEED: there are none."""
+
+    kind: int
+    features: int
+    rows: ModuleRows
 
 
 class _Layers(NamedTuple):
@@ -113,13 +120,14 @@ class _Activations(NamedTuple):
 
 
 class _Seed(NamedTuple):
-    """What a seed computes of B samples, and its numbers."""
+    """What a seed computes of B samples, its numbers, and their gradient."""
 
     x: Array  # [D, B] rows side by side
     features: Array  # [F, B]
     layer: Array  # [A, B] outputs of its linear layer
     out: Array  # [F, H1] B times its gain
     inner: Array  # what is inside of φ
+    grad: Array  # of what learns
 
 
 @njit(**INNER)
@@ -185,7 +193,7 @@ def _activations(samples: int, widths: Widths) -> _Activations:
 
 @njit(**INNER)
 def _seed(
-    kind: int,
+    group: SeedGroup,
     samples: int,
     widths: Widths,
     row: Array,
@@ -193,10 +201,11 @@ def _seed(
     """Allocate what a seed computes; ``row`` are its numbers."""
     return _Seed(
         np.empty((widths.columns, samples), np.float32),
-        np.empty((widths.features, samples), np.float32),
-        np.empty((layer_width(kind, widths.units1), samples), np.float32),
-        np.empty((widths.features, widths.units1), np.float32),
-        row[widths.features * widths.units1 :],
+        np.empty((group.features, samples), np.float32),
+        np.empty((layer_width(group.kind, widths.units1), samples), np.float32),
+        np.empty((group.features, widths.units1), np.float32),
+        row[group.features * widths.units1 :],
+        np.empty(group.rows.mean.shape[1], np.float32),
     )
 
 
@@ -222,26 +231,19 @@ def _relu(z: Array, hidden: Array) -> None:
 
 
 @njit(**INNER)
-def _features(
-    kind: int,
+def _look(
+    group: SeedGroup,
     rows: Array,
     widths: Widths,
+    gain: Scalar,
+    row: Array,
     seed: _Seed,
 ) -> None:
-    """Compute the features of a seed."""
+    """Compute the features of a seed, whose numbers are ``row``, and scale its B."""
     # Seeds take rows side by side, hosts one below the other.
     transpose(rows, seed.x)
-    compute_features(kind, seed.x, widths.units1, seed.inner, seed.features, seed.layer)
-
-
-@njit(**INNER)
-def _scale(
-    row: Array,
-    gain: Scalar,
-    seed: _Seed,
-) -> None:
-    """Scale B by the gain: it is smaller than the features."""
-    # The row begins with B.
+    compute_features(group.kind, seed.x, widths.units1, seed.inner, seed.features, seed.layer)
+    # B by the gain: it is smaller than the features, and the row begins with it.
     out = seed.out.reshape(-1)
     for i in range(len(out)):
         out[i] = gain * row[i]
@@ -361,10 +363,10 @@ def _seed_backward(
     gain: Scalar,
     seed: _Seed,
     of_sum1: Array,
-    grad: Array,
 ) -> None:
     """Write the gradients of a seed; in TRAINING as if it had added."""
     # Of B: the product of the features and what reaches the host.
+    grad = seed.grad
     clear(grad)
     outs = seed.out.size
     add_product(seed.features, of_sum1, grad[:outs].reshape(seed.out.shape))
@@ -470,11 +472,10 @@ def _gather(
 
 @njit(**INNER)
 def _train_hosts(
-    kind: int,
     widths: Widths,
     settings: Settings,
     host_rows: ModuleRows,
-    seed_rows: ModuleRows,
+    groups: list[SeedGroup],
     measured: Measured,
     hosts: Integers,
     x: Array,
@@ -484,22 +485,21 @@ def _train_hosts(
     alphas: Array,
     frozen: Flags,
 ) -> None:
-    """Train some hosts whose seeds are of one blueprint for an epoch, in place.
+    """Train some hosts whose seeds are of the same blueprints for an epoch, in place.
 
     Args:
-        kind: Number of the blueprint; NO_SEED: they train alone.
-        widths: Of the hosts and their seeds.
+        widths: Of the hosts.
         settings: Of the epoch.
         host_rows: Of all hosts.
-        seed_rows: Of all seeds of this blueprint.
+        groups: For each slot the seeds of its blueprint.
         measured: Is written.
         hosts: Places of the hosts, ``[R]``.
         x: All rows of the data, ``[N, D]``.
         y: Their labels, ``[N]``.
         order: Rows of the minibatches by host, ``[E, n, B]``.
         lacking: Classes that are no answers, ``[E, C]``.
-        alphas: Amplitudes ``[E]``; NaN: the seed learns and adds nothing.
-        frozen: Seeds that do not move, ``[E]``.
+        alphas: Amplitudes ``[E, K]``; NaN: the seed learns and adds nothing.
+        frozen: Seeds that do not move, ``[E, K]``.
     """
     # What one host needs at once; it is taken again for the next.
     batches, samples = order.shape[1:]
@@ -510,28 +510,27 @@ def _train_hosts(
     grad = np.empty(numbers, np.float32)
     layers = _layers(param, widths)
     grads = _layers(grad, widths)
-    seed_grad = np.empty(seed_rows.mean.shape[1], np.float32)
     rows = np.empty((batches, samples, widths.columns), np.float32)
     labels = np.empty((batches, samples), np.int64)
     activations = _activations(samples, widths)
     for host in hosts:
-        # The host, its rows of this epoch, and its seed.
+        # The host, its rows of this epoch, and its seeds.
         _turn(host_rows.param[host], param, widths, widths.units1, widths.units2)
         _turn(host_rows.mean[host], mean, widths, widths.units1, widths.units2)
         _turn(host_rows.variance[host], variance, widths, widths.units1, widths.units2)
         _gather(order[host], x, y, rows, labels)
-        acts = kind != NO_SEED and not math.isnan(alphas[host])
-        gain = gain_of(kind) * (alphas[host] if acts else _ONE)
-        seed = _seed(kind, samples, widths, seed_rows.param[host])
+        seeds = [_seed(group, samples, widths, group.rows.param[host]) for group in groups]
         for n in range(batches):
             # Forward.
             _add_bias(activations.sum1, layers.bias1)
             add_product(rows[n], layers.weight1, activations.sum1)
-            if kind != NO_SEED:
-                _features(kind, rows[n], widths, seed)
-                _scale(seed_rows.param[host], gain, seed)
-            if acts:
-                add_turned_product(seed.features, seed.out, activations.sum1)
+            for k in range(len(groups)):
+                if groups[k].kind != NO_SEED:
+                    gain = _gain(groups[k].kind, alphas[host, k])
+                    row = groups[k].rows.param[host]
+                    _look(groups[k], rows[n], widths, gain, row, seeds[k])
+                    if not math.isnan(alphas[host, k]):
+                        add_turned_product(seeds[k].features, seeds[k].out, activations.sum1)
             _forward(layers, activations, lacking[host], labels[n])
             measured.losses[host, n] = activations.losses.sum() / samples
             measured.accuracies[host, n] = activations.right.sum() / samples
@@ -539,18 +538,20 @@ def _train_hosts(
             # Backward.
             clear(grad)
             of_sum1 = _backward(layers, grads, activations, rows[n], labels[n])
-            if kind != NO_SEED:
-                _seed_backward(kind, gain, seed, of_sum1, seed_grad)
-            # Both are clipped apart.
+            for k in range(len(groups)):
+                if groups[k].kind != NO_SEED:
+                    gain = _gain(groups[k].kind, alphas[host, k])
+                    _seed_backward(groups[k].kind, gain, seeds[k], of_sum1)
+            # Each module is clipped apart.
             host_rows.step[host] += 1
             measured.host_norms[host, n] = _step(
                 param, grad, mean, variance, host_rows.step[host], settings.host_decay, settings
             )
-            if kind != NO_SEED:
-                moves = not frozen[host]
-                measured.seed_norms[host, n] = _seed_step(
-                    seed_rows, host, seed_grad, moves, settings
-                )
+            for k in range(len(groups)):
+                if groups[k].kind != NO_SEED:
+                    measured.seed_norms[k, host, n] = _seed_step(
+                        groups[k].rows, host, seeds[k].grad, not frozen[host, k], settings
+                    )
         # Seeds were changed where they live.
         _turn(param, host_rows.param[host], widths, widths.columns, widths.units1)
         _turn(mean, host_rows.mean[host], widths, widths.columns, widths.units1)
@@ -558,68 +559,79 @@ def _train_hosts(
 
 
 @njit(**INNER)
+def _gain(kind: int, alpha: Scalar) -> Scalar:
+    """Tell the factor of φ · B at an amplitude; NaN: as if it were 1."""
+    return gain_of(kind) * (_ONE if math.isnan(alpha) else alpha)
+
+
+@njit(**INNER)
 def _evaluate_hosts(
-    kind: int,
     widths: Widths,
+    groups: list[SeedGroup],
     hosts: Integers,
     x: Array,
     y: Integers,
     tasks: Integers,
     lacking: Flags,
     host_param: Array,
-    seed_param: Array,
     alphas: Array,
     on: Flags,
     correct: Flags,
     loss: Array,
 ) -> None:
-    """Evaluate configurations of some hosts whose seeds are of one blueprint.
+    """Evaluate configurations of some hosts whose seeds are of the same blueprints.
 
     Args:
-        kind: As of ``train_hosts``, like ``widths``, ``hosts``, ``lacking`` and ``alphas``.
-        widths: Of the hosts and their seeds.
+        widths: Of the hosts.
+        groups: As of ``train_hosts``, like ``hosts``, ``lacking`` and ``alphas``.
         hosts: Places of the hosts.
         x: Rows by task, ``[T, N, D]``.
         y: Their labels, ``[T, N]``.
         tasks: Of the hosts, ``[E]``.
         lacking: Classes that are no answers.
         host_param: Of the hosts, ``[E, …]``.
-        seed_param: Of the seeds of this blueprint.
         alphas: Amplitudes.
-        on: Whether a configuration has the seed, ``[Cfg, E]``.
+        on: Whether a configuration has a seed, ``[Cfg, E, K]``.
         correct: Is written: right answers, ``[Cfg, E, N]``.
         loss: Is written: mean losses, ``[Cfg, E]``.
     """
     param = np.empty(host_param.shape[1], np.float32)
     layers = _layers(param, widths)
     number = x.shape[1]
+    networks = np.empty(len(on), np.int64)
     for host in hosts:
         _turn(host_param[host], param, widths, widths.units1, widths.units2)
-        # Which of its two networks any configuration asks for.
-        grown = on[:, host].any()
-        bare = not on[:, host].all()
+        # Which network a configuration asks for: a bit for each seed.
         for configuration in range(len(on)):
             loss[configuration, host] = _ZERO
+            networks[configuration] = 0
+            for k in range(len(groups)):
+                networks[configuration] += int(on[configuration, host, k]) << k
         for first in range(0, number, _SAMPLES):
             last = min(first + _SAMPLES, number)
             rows = x[tasks[host], first:last]
             labels = y[tasks[host], first:last]
-            # Without the seed, then with it: both share the first product.
-            # (The last samples of a split may be fewer.)
+            # All networks share the first product. (The last samples of a split may be fewer.)
             activations = _activations(last - first, widths)
-            _add_bias(activations.sum1, layers.bias1)
-            add_product(rows, layers.weight1, activations.sum1)
-            for is_grown in (False, True):
-                if not (grown if is_grown else bare):
+            bare = np.empty_like(activations.sum1)
+            _add_bias(bare, layers.bias1)
+            add_product(rows, layers.weight1, bare)
+            seeds = [_seed(group, last - first, widths, group.rows.param[host]) for group in groups]
+            for k in range(len(groups)):
+                if groups[k].kind != NO_SEED:
+                    gain = _gain(groups[k].kind, alphas[host, k])
+                    row = groups[k].rows.param[host]
+                    _look(groups[k], rows, widths, gain, row, seeds[k])
+            for n in range(len(on)):
+                if (networks[:n] == networks[n]).any():
                     continue
-                if is_grown:
-                    seed = _seed(kind, last - first, widths, seed_param[host])
-                    _features(kind, rows, widths, seed)
-                    _scale(seed_param[host], gain_of(kind) * alphas[host], seed)
-                    add_turned_product(seed.features, seed.out, activations.sum1)
+                copy(bare.reshape(-1), activations.sum1.reshape(-1))
+                for k in range(len(groups)):
+                    if on[n, host, k]:
+                        add_turned_product(seeds[k].features, seeds[k].out, activations.sum1)
                 _forward(layers, activations, lacking[host], labels)
-                for configuration in range(len(on)):
-                    if on[configuration, host] == is_grown:
+                for configuration in range(n, len(on)):
+                    if networks[configuration] == networks[n]:
                         copy(activations.right, correct[configuration, host, first:last])
                         loss[configuration, host] += activations.losses.sum() / number
 
@@ -639,21 +651,19 @@ def _training(sources: str, cache: bool) -> Callable[..., None]:
     # Plain tuples: an old cache that names classes which are gone could not be read.
     @njit(cache=cache, nogil=True, **OPTIONS)
     def train_hosts(
-        kind: int,
         widths: tuple,
         settings: tuple,
         host_rows: tuple,
-        seed_rows: tuple,
+        groups: tuple,
         measured: tuple,
         *arguments: Any,
     ) -> None:
         assert sources
         _train_hosts(
-            kind,
             Widths(*widths),
             Settings(*settings),
             ModuleRows(*host_rows),
-            ModuleRows(*seed_rows),
+            [SeedGroup(kind, features, ModuleRows(*rows)) for kind, features, rows in groups],
             Measured(*measured),
             *arguments,
         )
@@ -666,12 +676,16 @@ def _evaluation(sources: str, cache: bool) -> Callable[..., None]:
 
     @njit(cache=cache, nogil=True, **OPTIONS)
     def evaluate_hosts(
-        kind: int,
         widths: tuple,
+        groups: tuple,
         *arguments: Any,
     ) -> None:
         assert sources
-        _evaluate_hosts(kind, Widths(*widths), *arguments)
+        _evaluate_hosts(
+            Widths(*widths),
+            [SeedGroup(kind, features, ModuleRows(*rows)) for kind, features, rows in groups],
+            *arguments,
+        )
 
     return evaluate_hosts
 

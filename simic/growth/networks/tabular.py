@@ -46,7 +46,8 @@ KNOTS = 24
 # Pull of gates towards 0, in units of the loss; ours, docs/history/experiments.md.
 GATE_PULL = 0.002
 
-PRESETS = {"baseline": (WIDTH, WIDTH)}
+# Slots of a preset.
+PRESETS = {"baseline": 1, "double": 2, "triple": 3}
 
 
 def _head(first: int, second: int, classes: int) -> nn.Module:
@@ -66,7 +67,7 @@ def _head(first: int, second: int, classes: int) -> nn.Module:
     reads_input=True,
 )
 def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
-    """Build D → 32 → ReLU → 32 → ReLU → classes; the slot is the first pre-activation.
+    """Build D → 32 → ReLU → 32 → ReLU → classes; all slots are at the first pre-activation.
 
     Args:
         host: its params; two widths in place of 32, if any.
@@ -78,10 +79,11 @@ def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
         raise SimicError(
             f"input shape {input_shape}: family tables compares columns: there must be at least two"
         )
-    first, second = host.widths or PRESETS[host.preset]
-    segments = (partial(FlatLinear, math.prod(input_shape), first),)
+    first, second = host.widths or (WIDTH, WIDTH)
+    slots = PRESETS[host.preset]
+    segments = (partial(FlatLinear, math.prod(input_shape), first), *[nn.Identity] * (slots - 1))
     config = host.model_copy(update={"widths": (first, second)})
-    return Anatomy(segments, partial(_head, first, second, classes), ((first,),), config)
+    return Anatomy(segments, partial(_head, first, second, classes), ((first,),) * slots, config)
 
 
 # --- seeds: shape = (values of a row, width of the first hidden layer) ------------------------------------------------

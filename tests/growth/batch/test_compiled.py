@@ -11,9 +11,19 @@ from simic.growth.batch.compiled import CompiledHosts
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import build_host
 from simic.params import HostOptimizer
 
-from ..worlds import DATA, make_order, make_population, make_table, mixed_slots, parameters
+from ..worlds import (
+    DATA,
+    make_order,
+    make_population,
+    make_table,
+    mixed_slots,
+    parameters,
+    population_of,
+    small,
+)
 
 ENVS = 3 * len(blueprints_of("tables"))
 SAMPLES = 96
@@ -28,11 +38,18 @@ def tasks(monkeypatch) -> torch.Tensor:
     return torch.arange(ENVS) % 2
 
 
-def grown(backend: str, tasks: torch.Tensor, full: bool) -> tuple[Population, Slots]:
+def grown(
+    backend: str, tasks: torch.Tensor, full: bool, preset: str = "baseline"
+) -> tuple[Population, Slots]:
     """Hosts with seeds of every blueprint that add; ``full``: all at alpha 1, as by default, else in every stage."""
-    population = make_population("tables", ENVS, backend, tasks=tasks, optimizer=OPTIMIZER)
-    slots = replace(mixed_slots(population), operator=torch.zeros(ENVS, 1, dtype=torch.int64))
-    kinds = torch.arange(ENVS)[:, None] % len(population.blueprints)
+    params = small("tables").model_copy(update={"preset": preset})
+    host = build_host(params, DATA["tables"].shape, DATA["tables"].classes)
+    population = population_of(host, ENVS, backend, tasks=tasks, optimizer=OPTIMIZER)
+    slots = mixed_slots(population)
+    slots = replace(slots, operator=torch.zeros_like(slots.operator))
+    # Other ones beside each other in a host.
+    kinds = torch.arange(ENVS)[:, None] + 3 * torch.arange(host.slots)
+    kinds = kinds % len(population.blueprints)
     slots = replace(slots, blueprint=torch.where(slots.stage > 0, kinds, -1))
     if full:
         live = slots.stage > 0
@@ -45,13 +62,20 @@ def grown(backend: str, tasks: torch.Tensor, full: bool) -> tuple[Population, Sl
     return population, slots
 
 
+@pytest.mark.parametrize("preset", ["baseline", "triple"])
 @pytest.mark.parametrize("full", [True, False])
-def test_an_epoch_and_its_evaluation_equal_the_plain_ones(tasks, full: bool, monkeypatch) -> None:
+def test_an_epoch_and_its_evaluation_equal_the_plain_ones(
+    tasks, full: bool, preset: str, monkeypatch
+) -> None:
     order = make_order(ENVS, 3, 16) + SAMPLES * tasks[:, None, None]
-    off = torch.stack((torch.zeros(ENVS, 1, dtype=torch.bool), torch.arange(ENVS)[:, None] % 3 > 0))
     measured = {}
     for backend in ("vmap", "auto"):
-        population, slots = grown(backend, tasks, full)
+        population, slots = grown(backend, tasks, full, preset)
+        # All seeds, some of them, and others.
+        places = torch.arange(ENVS)[:, None] + torch.arange(population.host.slots)
+        off = torch.stack(
+            (torch.zeros_like(places, dtype=torch.bool), places % 3 > 0, places % 2 > 0)
+        )
         stats = [population.train_epoch(slots, DATA["tables"], order) for _ in range(2)]
         answers = population.evaluate(slots, DATA["tables"], off)
         measured[backend] = (*map(vars, stats), vars(answers), parameters(population))
