@@ -33,7 +33,7 @@ CONVOLUTIONAL = {
     "impaired": ((4, 8, 16), 1),
 }
 VECTOR = {"baseline": (64,) * 3, "deep": (64,) * 5}
-TABLES = {"baseline": (32, 32)}
+TABLES = {"baseline": 1, "double": 2, "triple": 3}  # slots
 PRESETS = {"cnn": CONVOLUTIONAL, "mlp": VECTOR, "tables": TABLES}
 SMALLEST_MAP = 2  # pixels a side, below which nothing is pooled
 
@@ -126,8 +126,9 @@ def _vector(host: Host, shape: Shape, classes: int) -> Body:
 
 
 def _tables(host: Host, shape: Shape, classes: int) -> Body:
-    """Build linear, ReLU, linear, ReLU, linear; a seed is added to the output of the first."""
-    first, second = host.widths or TABLES[host.preset]
+    """Build linear, ReLU, linear, ReLU, linear; all seeds are added to the output of the first."""
+    first, second = host.widths or (32, 32)
+    slots = TABLES[host.preset]
 
     def run(v: Values, h: Tensor) -> Tensor:
         return linear(v, "3", F.relu(linear(v, "1", F.relu(h))))
@@ -136,9 +137,9 @@ def _tables(host: Host, shape: Shape, classes: int) -> Body:
         dense("linear", math.prod(shape), first), lambda v, x: linear(v, "linear", x.flatten(1))
     )
     return (
-        [segment],
+        [segment, *[Part((), lambda v, x: x)] * (slots - 1)],
         Part((*dense("1", first, second), *dense("3", second, classes)), run),
-        [(first,)],
+        [(first,)] * slots,
     )
 
 

@@ -23,6 +23,7 @@ KINDS = {
     ),
     # The default policy on tables, with episodes that are cut short.
     "tables": ("train.episode_end=truncate", "train.ppo.normalize_observations=false"),
+    "tables, slots": ("train.host.preset=double", "train.lifecycle.max_seeds=2"),
     "tables, lstm": ("train.policy.core=lstm", "train.policy.critic=own", "train.ppo.learning_rate_schedule=linear"),
     "environment": (
         "prepare.task=gym", "prepare.gym.id=CartPole-v1", "train.envs=8", "train.episode_steps=96",
@@ -69,7 +70,9 @@ def differences(run: FinishedRun, hosts: Sequence[int] | None = None) -> set[str
     return {line.kind for one in compared for line in one.differences}
 
 
-@pytest.mark.parametrize("kind", ["images", "tables", "tables, lstm", "environment"])
+@pytest.mark.parametrize(
+    "kind", ["images", "tables", "tables, slots", "tables, lstm", "environment"]
+)
 def test_a_small_training_is_what_the_reference_computes(kind: str, tmp_path: Path) -> None:
     assert differences(trained(kind, tmp_path)) == set()
 

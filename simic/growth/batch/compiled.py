@@ -124,18 +124,6 @@ class CompiledHosts:
             )
 
         share(train, _in_parts(groups))
-        # Only seeds that ran have norms.
-        norms = [
-            SeedNorms(
-                slot,
-                torch.from_numpy(np.searchsorted(hosts, places)),
-                torch.from_numpy(measured[3][slot, places].T),
-                self._seeds[blueprint].layout.params,
-            )
-            for blueprints, places in groups
-            for slot, blueprint in enumerate(blueprints)
-            if blueprint >= 0
-        ]
         # The rest is summarised as of every other family.
         loss, accuracy, norm = (torch.from_numpy(values[hosts].T) for values in measured[:3])
         return train_statistics(
@@ -143,10 +131,26 @@ class CompiledHosts:
             accuracy,
             norm,
             self._host.params,
-            norms,
+            self._seed_norms(hosts, groups, measured[3]),
             self._host.slots,
             self._optimizer.max_grad_norm,
         )
+
+    def _seed_norms(
+        self, hosts: Integers, groups: list[tuple[list[int], Integers]], norms: NDArray[Any]
+    ) -> list[SeedNorms]:
+        """Gather what was measured ``[K, E, batches]`` of the seeds that ran."""
+        return [
+            SeedNorms(
+                slot,
+                torch.from_numpy(np.searchsorted(hosts, places)),
+                torch.from_numpy(norms[slot, places].T),
+                self._seeds[blueprint].layout.params,
+            )
+            for blueprints, places in groups
+            for slot, blueprint in enumerate(blueprints)
+            if blueprint >= 0
+        ]
 
     def evaluate(
         self,

@@ -86,9 +86,9 @@ FAULTS: Faults = {
         "growth/batch/test_compiled.py::test_an_epoch_and_its_evaluation_equal_the_plain_ones",
         Patch(
             "growth/compiled/hosts.py",
-            "            if acts:\n",
-            "            if acts:\n"
-            "                add_turned_product(seed.features, seed.out, activations.sum1)\n",
+            "                    if not math.isnan(alphas[host, k]):\n",
+            "                    if not math.isnan(alphas[host, k]):\n"
+            "                        add_turned_product(seeds[k].features, seeds[k].out, activations.sum1)\n",
         ),
     ),
     "compiled-features-of-another-batch": fault(
@@ -96,8 +96,8 @@ FAULTS: Faults = {
         "growth/batch/test_compiled.py::test_an_epoch_and_its_evaluation_equal_the_plain_ones",
         Patch(
             "growth/compiled/hosts.py",
-            "_features(kind, rows[n], widths, seed)",
-            "_features(kind, rows[n - 1], widths, seed)",
+            "_look(groups[k], rows[n], widths,",
+            "_look(groups[k], rows[n - 1], widths,",
         ),
     ),
     "seed-gradient-leaks": fault(

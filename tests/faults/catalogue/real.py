@@ -179,8 +179,8 @@ FAULTS: Faults = {
         "reference/test_small_runs.py::test_many_hosts_on_two_cores_are_what_the_reference_computes",
         Patch(
             "growth/batch/compiled.py",
-            "share(train, _in_parts(by_blueprint))",
-            "share(train, [(kind, places[:HOSTS_AT_ONCE]) for kind, places in by_blueprint])",
+            "share(train, _in_parts(groups))",
+            "share(train, [(kinds, places[:HOSTS_AT_ONCE]) for kinds, places in groups])",
         ),
     ),
     "threads-mix-up-their-results": fault(
