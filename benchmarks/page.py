@@ -47,7 +47,10 @@ def provenance() -> Found:
     }
 
 
-def write_result(path: Path, numbers: Found) -> None:
+def write_result(
+    path: Path,
+    numbers: Found,
+) -> None:
     """Write a result with its provenance, whole or not at all."""
     # First in the file, but as it is when all is measured.
     content = json.dumps(
@@ -56,7 +59,10 @@ def write_result(path: Path, numbers: Found) -> None:
     durable.replace_file(path, (content + "\n").encode())
 
 
-def parser(description: str | None, out: Path | None = None) -> argparse.ArgumentParser:
+def parser(
+    description: str | None,
+    out: Path | None = None,
+) -> argparse.ArgumentParser:
     """Make a parser that shows a benchmark's docstring as it is; with ``--out`` where it writes one result."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -66,7 +72,10 @@ def parser(description: str | None, out: Path | None = None) -> argparse.Argumen
     return parser
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def table(
+    head: tuple[str, ...],
+    rows: list[tuple[str, ...]],
+) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in (head, ("---",) * len(head), *rows)]
 
 
@@ -93,29 +102,26 @@ def _learning(numbers: Found) -> list[str]:
         _pair(name, task, pair) for name, task in numbers["tasks"].items() for pair in task["pairs"]
     ]
     head = ("task, solved at", "simic, peer", "return", "solved", "after", "steps/s", "simic is")
-    # A result without the settings is of the comparison before it had them.
-    earlier = [
-        "**The figures are of its earlier form**: tuned at full length, Acrobot and CartPole without velocities for",
-        "100,000 steps, steps/s by wall time, and simic's updates ended at a divergence of 0.0225 nats.",
-        "",
-    ]
     return [
         "## The agent beside its peers",
         "",
         "`python -m benchmarks.agent run`, then `report`. Both have the same environments, network sizes, rollouts and",
         "grid of learning rates, tuned on two other seeds for half the steps; all else is each library's default.",
-        "Settings by task: `benchmarks/agent_tasks.py`. Our design, and Acrobot's seeds, were chosen on the first five",
-        "([experiments](history/experiments.md)). *Return*: mean of greedy episodes. *After*: median steps to solve.",
+        "Settings by task: `benchmarks/agent_tasks.py`. Our design was chosen on the first five tasks.",
+        "*Return*: mean of greedy episodes. *After*: median steps to solve.",
         "Steps/s: by CPU time. *simic is*: the difference, 95 % Welch interval; *level*: above −5 % of the threshold.",
         "",
-        *([] if "shared" in numbers else earlier),
         *table(head, rows),
         "",
         "![Returns while learning](images/benchmark_agent.png)",
     ]
 
 
-def _pair(name: str, task: Found, pair: Found) -> tuple[str, ...]:
+def _pair(
+    name: str,
+    task: Found,
+    pair: Found,
+) -> tuple[str, ...]:
     """Describe us and a peer in a line, our numbers first."""
     # Returns near 1 differ in later digits.
     digits = 1 if abs(task["solved"]) > 10 else 3
@@ -133,7 +139,11 @@ def _pair(name: str, task: Found, pair: Found) -> tuple[str, ...]:
     )
 
 
-def _verdict(pair: Found, margin: float, digits: int) -> str:
+def _verdict(
+    pair: Found,
+    margin: float,
+    digits: int,
+) -> str:
     """Say whether we are ahead of a peer, level with it or behind, and by how much."""
     if "low" not in pair:
         return "not known"
@@ -180,85 +190,24 @@ def draw_learning(numbers: Found) -> Any:
 
 
 def _scaling(numbers: Found) -> list[str]:
-    rows = list[tuple[str, ...]]()
-    for row in numbers["rows"]:
-        rate = row["trainings_per_core_second"]
-        update = 100 * row["update_seconds"] / row["seconds"]
-        rows.append(
-            (
-                f"{row['hosts']:,}",
-                str(row["cores"]),
-                f"{row['seconds']:.1f}",
-                f"{rate:.0f}",
-                f"{update:.0f} %",
-            )
+    rows = [
+        (
+            f"{row['hosts']:,}",
+            str(row["cores"]),
+            f"{row['seconds']:.1f}",
+            f"{row['trainings_per_core_second']:.0f}",
         )
-    head = (
-        "hosts",
-        "cores",
-        "seconds of an iteration",
-        "trainings per core-second",
-        "of it the PPO update",
-    )
+        for row in numbers["rows"]
+    ]
+    head = ("hosts", "cores", "seconds", "trainings per core-second")
     return [
         "## Host trainings per second",
         "",
-        "`python -m benchmarks.scaling`: one iteration of the default run with episodes of "
-        f"{numbers['epochs']} epochs:",
-        "every host is trained, validated and decided for, then PPO learns from it.",
+        f"`python -m benchmarks.scaling`: an iteration of the default run at {numbers['epochs']} epochs,",
+        "with its update.",
         "",
         *table(head, rows),
     ]
-
-
-def _population(numbers: Found) -> list[str]:
-    threads = " or ".join(map(str, numbers["threads"]))
-    faster = {(row["case"], row["envs"]): row["speedup"]["auto"] for row in numbers["rows"]}
-    return [
-        "## Many hosts at once",
-        "",
-        f"`python -m benchmarks.population` on {numbers['device']}: speed of training a population as one computation,",
-        f"as a multiple of the fastest plain PyTorch loop over single networks; {threads} thread(s). `default` is the",
-        "host `cnn/impaired` on 16 × 16 pixels; `tables` steps by AdamW, the others by SGD.",
-        "",
-        *_by_case(faster),
-        "",
-        "![Speed-up over plain loops by number of hosts](images/benchmark_hosts.png)",
-    ]
-
-
-def draw_population(numbers: Found) -> Any:
-    """Draw how much faster than plain loops hosts train together, by their number."""
-    from matplotlib.figure import Figure  # a GPU machine may measure without it
-
-    figure = Figure(figsize=(5, 3.8), layout="constrained")
-    axis = figure.subplots()
-    for name in dict.fromkeys(row["case"] for row in numbers["rows"]):
-        rows = [row for row in numbers["rows"] if row["case"] == name]
-        axis.plot(
-            [row["envs"] for row in rows],
-            [row["speedup"]["auto"] for row in rows],
-            marker="o",
-            label=name,
-        )
-    axis.axhline(1.0, color="grey", ls=":", lw=1)
-    axis.set_xscale("log", base=2)
-    axis.set(
-        xlabel="hosts", ylabel="speed-up over the faster plain loop", title="Training without seeds"
-    )
-    axis.legend(fontsize=8)
-    return figure
-
-
-def _by_case(values: dict[tuple[str, int], float]) -> list[str]:
-    """Write a table with a row for each number of hosts and a column for each case."""
-    cases = list(dict.fromkeys(case for case, _ in values))
-    numbers = sorted({envs for _, envs in values})
-    rows = [
-        (str(n), *(f"{values[case, n]:.2f}" if (case, n) in values else "" for case in cases))
-        for n in numbers
-    ]
-    return table(("hosts", *cases), rows)
 
 
 def _serving(numbers: Found) -> list[str]:
@@ -304,7 +253,6 @@ def _production(numbers: Found) -> list[str]:
 SECTIONS: dict[str, Callable[[Found], list[str]]] = {
     "agent": _learning,
     "scaling": _scaling,
-    "population": _population,
     "serving": _serving,
     "production": _production,
 }
@@ -313,12 +261,8 @@ SECTIONS: dict[str, Callable[[Found], list[str]]] = {
 def main() -> None:
     paths = {name: RESULTS / f"{name}.json" for name in SECTIONS}
     results = {name: json.loads(path.read_bytes()) for name, path in paths.items() if path.exists()}
-    for name, draw, file in (
-        ("agent", draw_learning, "agent"),
-        ("population", draw_population, "hosts"),
-    ):
-        if name in results:
-            draw(results[name]).savefig(IMAGES / f"benchmark_{file}.png", dpi=110)
+    if "agent" in results:
+        draw_learning(results["agent"]).savefig(IMAGES / "benchmark_agent.png", dpi=110)
     durable.replace_file(PAGE, text(results).encode())
     print(f"{PAGE}: {', '.join(results) or 'no results yet'}")
 

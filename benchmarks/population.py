@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal, get_args
 
@@ -32,7 +33,7 @@ from simic.params import Host, HostOptimizer
 from simic.training import machine
 from simic.training.worker_layout import cores
 
-RESULT = page.RESULTS / "population.json"
+RESULT = Path(".simic/population.json")
 TIMED_BATCHES = 3  # of an epoch: its cost is that of its minibatches
 CLASSES = 10
 

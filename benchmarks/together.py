@@ -365,8 +365,9 @@ def gate(work: Path) -> page.Found:
     groups = groups_of([task.kind for task in held_out.tasks])
     chooser = policies["chooser"]
     hindsight = np.take_along_axis(new.test[:, :, -1], new.order[:, :CANDIDATES], 1).max(1)
-    looked = {str(epochs): new.reached(first_best(new, epochs)) for epochs in LOOKED}
-    looked["hindsight"] = hindsight
+    looked = {str(epochs): new.reached(first_best(new, epochs)) for epochs in LOOKED} | {
+        "hindsight": hindsight
+    }
     return {
         group: {
             "policies": {
@@ -477,7 +478,11 @@ def row(
         "over_chooser": mean_interval(100 * (values - chooser)),
     }
     return {
-        name: [round(end, 2) for end in (interval.estimate, interval.low, interval.high)]
+        name: [
+            round(interval.estimate, 2),
+            round(interval.low, 2),
+            round(interval.high, 2),
+        ]
         for name, interval in intervals.items()
     }
 
