@@ -87,8 +87,7 @@ def text(results: dict[str, Found]) -> str:
         if name in results:
             at = results[name]["provenance"]
             measured = (
-                f"Measured {at['date']}, {at['revision']}, {at['cores']} cores, load {at['load']}, "
-                f"torch {at['torch']}."
+                f"Measured {at['date']}, {at['revision']}, {at['cores']} cores, load {at['load']}."
             )
             parts += ["", *section(results[name]), "", measured]
     return "\n".join(parts) + "\n"

@@ -156,7 +156,7 @@ def test_the_page_is_what_all_results_say() -> None:
     assert (ROOT / page.PAGE).read_text(encoding="utf-8") == page.text(results), (
         "run python -m benchmarks.page"
     )
-    assert results.keys() <= {*page.SECTIONS, "mutants", "speed_gate"}
+    assert results.keys() <= {*page.SECTIONS, "mutants", "speed_gate", "together", "together_bank"}
 
 
 # --- rules and controllers ---
