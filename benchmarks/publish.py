@@ -1,6 +1,6 @@
 """Publish a finished workspace's controller as package data: simic/published/SUITE, which `simic grow` uses.
 
-    python -m benchmarks.publish WORKSPACE SUITE
+    python -m benchmarks.publish WORKSPACE SUITE [--best-of SEEDS]
 
 Everything written is read from the workspace: its policy, checkpoint, reports, prepared data and wall times. The same
 workspace gives the same bytes.
@@ -71,8 +71,14 @@ def read(workspace: Workspace, suite: str) -> Finished:
     return Finished(learned, manifest, evaluation, headroom, meta, seconds / 60)
 
 
-def publish(workspace: Workspace, suite: str) -> Path:
-    """Write the suite's folder anew, whole or not at all; SimicError where it would be too large."""
+def publish(workspace: Workspace, suite: str, seeds: int = 1) -> Path:
+    """Write the suite's folder anew, whole or not at all; SimicError where it would be too large.
+
+    Args:
+        workspace: of the run.
+        suite: that it was trained on.
+        seeds: trainings of which it was chosen by validation.
+    """
     run = read(workspace, suite)
     policy = workspace.models / "policy"
     publication = Publication(suite=suite, sample_shape=run.meta.shape)
@@ -82,7 +88,7 @@ def publish(workspace: Workspace, suite: str) -> Path:
     files = {
         WEIGHTS_FILE: (policy / WEIGHTS_FILE).read_bytes(),
         CARD_FILE: durable.with_checksum(card),
-        CARD: text(run, publication).encode(),
+        CARD: text(run, publication, seeds).encode(),
     }
     # Before anything is written, as everybody who installs simic gets it.
     if (size := sum(map(len, files.values()))) > MOST_BYTES:
@@ -95,7 +101,7 @@ def publish(workspace: Workspace, suite: str) -> Path:
     return controllers.PUBLISHED / suite
 
 
-def text(run: Finished, publication: Publication) -> str:
+def text(run: Finished, publication: Publication, seeds: int) -> str:
     train = run.learned.train
     machine = run.manifest.machine
     headroom = run.headroom
@@ -108,6 +114,7 @@ def text(run: Finished, publication: Publication) -> str:
         for length, by_group in lengths.items()
         for group, standings in by_group.items()
     )
+    chosen = f", the best of {seeds} seeds by validation" if seeds > 1 else ""
     return f"""# A controller of growth, trained on suite {publication.suite}
 
 Use: `simic grow DATA --policy {publication.suite}`, or without `--policy` where it fits. Written by
@@ -117,7 +124,7 @@ Use: `simic grow DATA --policy {publication.suite}`, or without `--policy` where
 {card.data_used(run.meta, run.evaluation.data_sha256)}
 
 ## Training
-One training, rng_seed {run.manifest.params["rng_seed"]}: {train.iterations} iterations of {train.envs} \
+One training, rng_seed {run.manifest.params["rng_seed"]}{chosen}: {train.iterations} iterations of {train.envs} \
 hosts; kept is iteration {run.learned.iteration}. \
 Cost: {run.evaluation.controller_trainings} host trainings, validation included, in {run.minutes:.1f} \
 minutes on {machine.device} ({machine.cpu_capability}, {machine.cores} cores, torch \
@@ -162,8 +169,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("workspace", type=Path)
     parser.add_argument("suite")
+    parser.add_argument("--best-of", type=int, default=1)
     options = parser.parse_args(arguments)
-    print(publish(Workspace(options.workspace), options.suite))
+    print(publish(Workspace(options.workspace), options.suite, options.best_of))
 
 
 if __name__ == "__main__":

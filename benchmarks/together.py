@@ -33,7 +33,7 @@ from benchmarks.together_rivals import (
     features_of,
     halve,
 )
-from examples.extensions.together import CONTROL, TRAINED
+from examples.extensions.together import CONTROL, FRESH, TRAINED
 from simic import durable, params, rng
 from simic.data.batches import Dataset, HeldOut, epoch_order, load_held_out, load_split, read_meta
 from simic.evaluation.intervals import mean_interval
@@ -321,43 +321,81 @@ class Tasks:
         return self.test[np.arange(len(sets)), sets, np.asarray(epochs) - 1]
 
 
-def gate(work: Path) -> page.Found:
-    """Train what is missing, and compare."""
-    tree = params.load(ROOT / "params.yaml", OVERRIDES)
+@dataclass(frozen=True)
+class Lessons:
+    """What choosers learn from: tasks of training, the pair of rules of each, features and scores of all sets."""
+
+    tasks: Tasks
+    pairs: list[str]
+    features: Values
+    scores: Values
+
+    @classmethod
+    def of(
+        cls,
+        work: Path,
+    ) -> "Lessons":
+        """Train what is missing."""
+        tree, workspace = prepared(work, OVERRIDES)
+        meta = read_meta(workspace.prepared)
+        numbers = meta.of_group("train")
+        train, val = (
+            of_tasks(load_split(workspace.prepared, name), numbers) for name in ("train", "val")
+        )
+        host = build_host(tree.train.host, train.shape, train.classes)
+        ground = Ground(tree, host, train, val)
+        curves = kept(work / "training.npz", lambda: record(ground, 1))
+        scores = curves["val"][0, :, :, -LAST:].mean(-1)
+        features = features_of(curves["looks"], SETS)
+        # Choosers are asked about pairs of rules that they do not know, as on held-out tasks.
+        pairs = [pair_of(meta.tasks[k].kind) for k in numbers]
+        gains = kept(
+            work / "gains.npz", lambda: {"gains": across(pairs, features, scores, pairs, features)}
+        )["gains"]
+        return cls(Tasks.of(ground, curves, gains, features), pairs, features, scores)
+
+
+def prepared(
+    work: Path,
+    overrides: list[str],
+) -> tuple[Params, Workspace]:
+    """Prepare data where that is not done yet."""
+    tree = params.load(ROOT / "params.yaml", overrides)
     workspace = Workspace(work)
     if not workspace.prepared.exists():
         stages.prepare(tree, workspace)
-    meta = read_meta(workspace.prepared)
-    known = meta.of_group("train")
-    held_out = load_held_out(workspace.prepared)
+    return tree, workspace
+
+
+def held_out_ground(
+    tree: Params,
+    held_out: HeldOut,
+) -> Ground:
     host = build_host(tree.train.host, held_out.train.shape, held_out.train.classes)
-    train, val = (
-        of_tasks(load_split(workspace.prepared, name), known) for name in ("train", "val")
-    )
-    old_ground = Ground(tree, host, train, val)
-    ground = Ground(tree, host, held_out.train, held_out.val, held_out.test)
+    return Ground(tree, host, held_out.train, held_out.val, held_out.test)
 
-    # What trees learn on tasks of training; there they are asked about pairs of rules that they do not know.
-    past = kept(work / "training.npz", lambda: record(old_ground, 1))
-    scores = past["val"][0, :, :, -LAST:].mean(-1)
-    features = features_of(past["looks"], SETS)
-    pairs = [meta.tasks[k].kind.split("_", 1)[1] for k in known]
-    gains = kept(work / "gains.npz", lambda: {"gains": across(pairs, features, scores)})["gains"]
-    old = Tasks.of(old_ground, past, gains, features)
 
-    # What is held out.
+def pair_of(kind: str) -> str:
+    """Name the two rules of a kind without their join."""
+    return kind.split("_", 1)[1]
+
+
+def gate(work: Path) -> page.Found:
+    """Train what is missing, and compare."""
+    lessons = Lessons.of(work)
+    tree, workspace = prepared(work, OVERRIDES)
+    held_out = load_held_out(workspace.prepared)
+    ground = held_out_ground(tree, held_out)
     curves = kept(work / "held_out.npz", lambda: record(ground, HOSTS))
     others = kept(work / "others.npz", lambda: without_choice(ground, held_out))
-    new_features = features_of(curves["looks"], SETS)
-    expected = Chooser.fit(features, scores).expected(new_features)
-    new = Tasks.of(ground, curves, expected, new_features)
+    new = asked_of(lessons, ground, curves)
     policies = {
         "host alone": new.test[:, 0, -1],
-        "best common set": new.test[:, scores.mean(0).argmax(), -1],
+        "best common set": new.test[:, lessons.scores.mean(0).argmax(), -1],
         **others,
         "best look": new.reached(best_look(curves["looks"])),
         "chooser": new.reached(new.order[:, 0]),
-        **within_one_training(work, old, new, scores),
+        **within_one_training(work, lessons, new),
         "the first five, trained whole": new.reached(first_best(new, EPOCHS)),
         "oracle": new.reached(curves["val"][0, :, :, -LAST:].mean(-1).argmax(1)),
     }
@@ -378,7 +416,19 @@ def gate(work: Path) -> page.Found:
             },
         }
         for group, places in groups.items()
+        if len(places)
     }
+
+
+def asked_of(
+    lessons: Lessons,
+    ground: Ground,
+    curves: Mapping[str, Values],
+) -> Tasks:
+    """Put the sets of other tasks in the order of a chooser that learned on all known ones."""
+    features = features_of(curves["looks"], SETS)
+    expected = Chooser.fit(lessons.features, lessons.scores).expected(features)
+    return Tasks.of(ground, curves, expected, features)
 
 
 def of_tasks(
@@ -394,20 +444,12 @@ def of_tasks(
 
 def within_one_training(
     work: Path,
-    old: Tasks,
+    lessons: Lessons,
     new: Tasks,
-    scores: Values,
 ) -> dict[str, Values]:
     """Play rivals that try sets within one training, each as it does best on tasks of training."""
-    # Plans are compared by validation at the end.
-    rows = np.arange(len(old.val))
-
-    def at_end(plan: Sequence[tuple[int, int]]) -> float:
-        sets, epochs = halve(plan, old.order, old.val)
-        return float(old.val[rows, sets, epochs - 1].mean())
-
-    plan = max(HALVINGS, key=at_end)
-    improvement = Improvement.fit(old.expected, old.val, scores)
+    old = lessons.tasks
+    plan, improvement = fitted(lessons)
     # Tried on curves, from the start of each set.
     played = [improvement.play(*task) for task in zip(new.expected, new.val, strict=True)]
     sets, epochs = np.array(played).T
@@ -422,6 +464,19 @@ def within_one_training(
         "expected improvement": new.reached(sets, epochs),
         f"in one host: {count} sets, {each} epochs each": live[best]["test"],
     }
+
+
+def fitted(lessons: Lessons) -> tuple[Sequence[tuple[int, int]], Improvement]:
+    """Take the plan of halving that is best on tasks of training, and fit expected improvement to these."""
+    old = lessons.tasks
+    rows = np.arange(len(old.val))
+
+    # Plans are compared by validation at the end.
+    def at_end(plan: Sequence[tuple[int, int]]) -> float:
+        sets, epochs = halve(plan, old.order, old.val)
+        return float(old.val[rows, sets, epochs - 1].mean())
+
+    return max(HALVINGS, key=at_end), Improvement.fit(old.expected, old.val, lessons.scores)
 
 
 def tried(
@@ -454,16 +509,20 @@ def first_best(
 
 
 def groups_of(kinds: Sequence[str]) -> dict[str, Integers]:
-    """List the tasks of pairs of rules that are known, of new ones, of their exclusive ors, and of the control."""
+    """List the tasks of pairs of rules that are known, of new ones, of their exclusive ors, of the control, and of
+    fresh joins.
+    """
     is_known = np.isin(kinds, TRAINED)
     is_control = np.isin(kinds, CONTROL)
+    is_fresh = np.isin(kinds, FRESH)
     is_exclusive = np.array([kind.startswith("xor") for kind in kinds])
-    is_new = ~is_known & ~is_control
+    is_new = ~is_known & ~is_control & ~is_fresh
     groups = {
         "known pairs": is_known,
         "new pairs and rules": is_new,
         "of these, exclusive or": is_new & is_exclusive,
         "control": is_control,
+        "fresh joins": is_fresh,
     }
     return {name: np.flatnonzero(flags) for name, flags in groups.items()}
 

@@ -94,15 +94,29 @@ def across(
     groups: Sequence[str],
     features: Values,
     scores: Values,
+    query_groups: Sequence[str],
+    queries: Values,
 ) -> Values:
-    """Predict gains on each task by a chooser that saw no task of its group."""
+    """Predict gains ``[T, S]`` on other tasks, each by a chooser that saw no task of its group.
+
+    Args:
+        groups: of the tasks to learn from.
+        features: of their sets, ``[N, S, F]``.
+        scores: what these reached, ``[N, S]``.
+        query_groups: of the other tasks.
+        queries: features of their sets, ``[T, S, F]``.
+    """
     names = sorted(set(groups))
-    fold = np.array([names.index(name) % FOLDS for name in groups])
-    gains = np.empty(scores.shape)
+    fold, query_fold = (
+        np.array([names.index(name) % FOLDS for name in column])
+        for column in (groups, query_groups)
+    )
+    gains = np.empty(queries.shape[:2])
     for number in range(FOLDS):
         inside = fold != number
         chooser = Chooser.fit(features[inside], scores[inside])
-        gains[~inside] = chooser.expected(features[~inside])
+        rows = query_fold == number
+        gains[rows] = chooser.expected(queries[rows])
     return gains
 
 

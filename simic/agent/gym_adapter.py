@@ -21,7 +21,8 @@ from simic.agent.spec import ActionSpec, Observation
 from simic.errors import SimicError
 from simic.transfer import as_array
 
-Make = str | Callable[[], gymnasium.Env]
+# A registered id; a function without arguments, or of how many environments it makes.
+Make = str | Callable[..., Any]
 Wrap = Callable[[gymnasium.Env, int], CheckedEnv]  # an environment, and its row
 
 ACTION_SPEC = "action_spec"

@@ -124,7 +124,7 @@ def growth(
             "host": host or _usable(train.host),
             "episode_steps": request.epochs or train.middle_episode,
         }
-        train = _batches_of(meta.samples["train"], train.model_copy(update=changes))
+        train = batches_of(meta.samples["train"], train.model_copy(update=changes))
         inputs = data.inputs if data is not None else _raw_images(meta)
         yield (
             GrowSetup(params.model_copy(update={"train": train}), prepared, device, data, inputs),
@@ -253,7 +253,7 @@ def _usable(host: Host) -> Host:
     return Host(family=host.family, preset="baseline") if host.preset == "impaired" else host
 
 
-def _batches_of(samples: int, train: Train) -> Train:
+def batches_of(samples: int, train: Train) -> Train:
     """Shrink batches until an epoch has as many as it should. With many samples raise their number to a whole pass, up
     to MOST_BATCHES, so that a user's network learns from all of them.
     """

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks import together
 from benchmarks.together_rivals import EPOCHS, Improvement, across, features_of, halve
-from examples.extensions.together import CONTROL, LEFT_OUT, NEW_RULES, TRAINED
+from examples.extensions.together import CONTROL, FRESH, LEFT_OUT, NEW_RULES, TRAINED
 from simic import params
 from simic.data.batches import Dataset
 from simic.data.suites.kinds import KINDS, Draws, Sources
@@ -19,14 +19,16 @@ NAMES = [item.name for item in together.KINDS]
 
 def data_of(kind: str, rows: int) -> Dataset:
     draws = Draws(1, kind, "held_out", 0, Sources(Path()))
-    problem = KINDS["together"][kind](draws)
+    problem = (KINDS["together"] | KINDS["fresh_together"])[kind](draws)
     x, y = problem.sample(draws.of_split("test"), rows)
     return Dataset(x, y, problem.classes)
 
 
-@pytest.mark.parametrize(("join", "classes"), [("xor", 2), ("gate", 2), ("order", 3), ("sum", 2)])
+@pytest.mark.parametrize(
+    ("join", "classes"), [("xor", 2), ("gate", 2), ("order", 3), ("sum", 2), ("both", 4)]
+)
 def test_a_join_has_equally_many_rows_of_each_class(join: str, classes: int) -> None:
-    kind = next(name for name in (*TRAINED, *CONTROL) if name.startswith(join))
+    kind = next(name for name in (*TRAINED, *CONTROL, *FRESH) if name.startswith(join))
     y = data_of(kind, 600).y
     assert y.bincount(minlength=classes).tolist() == [600 // classes] * classes
 
@@ -86,7 +88,7 @@ def test_a_chooser_is_asked_about_groups_that_it_does_not_know() -> None:
     features = np.stack((scores, draw.random((80, 5))), -1)
     features[..., 0] = np.arange(400).reshape(80, 5)
     groups = [f"group {task % 8}" for task in range(80)]
-    predicted = across(groups, features, scores)
+    predicted = across(groups, features, scores, groups, features)
     gains = scores - scores.mean(1, keepdims=True)
     assert abs(np.corrcoef(predicted.flat, gains.flat)[0, 1]) < 0.3
 
