@@ -36,7 +36,7 @@ from benchmarks.together_rivals import (
 from examples.extensions.together import CONTROL, FRESH, TRAINED
 from simic import durable, params, rng
 from simic.data.batches import Dataset, HeldOut, epoch_order, load_held_out, load_split, read_meta
-from simic.evaluation.intervals import mean_interval
+from simic.evaluation.intervals import paired_difference
 from simic.growth.batch.forward import Templates
 from simic.growth.batch.population import Population
 from simic.growth.batch.template import Fits
@@ -531,10 +531,10 @@ def row(
     values: Values,
     chooser: Values,
 ) -> dict[str, list[float]]:
-    """Give points, and those over the chooser, with 95 % intervals over tasks."""
+    """Give points, and those over the chooser, with 95 % intervals over tasks, and over seeds where there are some."""
     intervals = {
-        "points": mean_interval(100 * values),
-        "over_chooser": mean_interval(100 * (values - chooser)),
+        "points": paired_difference(100 * values, np.zeros_like(chooser)),
+        "over_chooser": paired_difference(100 * values, 100 * chooser),
     }
     return {
         name: [

@@ -7,7 +7,7 @@ after twelve, one that had a share is kept. PPO learns on tasks of pairs that th
 on the tasks of ``benchmarks.together`` with its rivals: FOLDER is the one that it filled.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -172,28 +172,6 @@ class Spending(VectorEnv):
         observed = self.reset()[0] if is_last else last
         return observed, reward, ended, torch.zeros_like(ended), {"final_obs": last}
 
-    # --- what an exact resume needs ---
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Copy all that decides what comes."""
-        return {
-            "tasks": self.tasks.clone(),
-            "order": self.order.clone(),
-            "shares": self.shares.clone(),
-            "random": self.random.get_state(),
-        }
-
-    def load_state_dict(
-        self,
-        state: Mapping[str, Tensor],
-    ) -> Tensor:
-        """Go on from there; return what is observed."""
-        self.tasks, self.order, self.shares = (
-            state[name].clone() for name in ("tasks", "order", "shares")
-        )
-        self.random.set_state(state["random"])
-        return self._look()
-
 
 # --- learning and playing ---
 
@@ -287,7 +265,9 @@ def standings(
     new: Tasks,
     agents: Sequence[Agent],
 ) -> tuple[dict[str, Values], dict[str, Any]]:
-    """Measure test accuracy ``[T]`` of what spends one training on each task; by seed, and in detail, for learners."""
+    """Measure test accuracy of what spends one training on each task, ``[T]``; of learners by seed, ``[seeds, T]``, and
+    in detail.
+    """
     # Rivals first; shares are of two epochs.
     plan, improvement = together.fitted(lessons)
     plays = [improvement.play(*task) for task in zip(new.expected, new.val, strict=True)]
@@ -306,9 +286,9 @@ def standings(
     }
     by_seed: dict[str, list[float]] = {}
     for name, sight in sights.items():
-        scores = [chooser + gains_of(bank, *play(agent, sight)) for agent in agents]
-        policies[name] = np.mean(scores, 0)
-        by_seed[name] = [round(100 * float(score.mean()), 2) for score in scores]
+        scores = np.stack([chooser + gains_of(bank, *play(agent, sight)) for agent in agents])
+        policies[name] = scores
+        by_seed[name] = (100 * scores.mean(1)).round(2).tolist()
     policies["best of all in hindsight"] = chooser + bank.pays.amax((1, 2)).numpy()
     # Tasks where the first learner won most and lost most.
     chosen, shares = play(agents[0], bank)
@@ -358,7 +338,7 @@ def compared(
         for group, places in groups.items():
             if len(places) > 1:
                 results["groups"][group] = {
-                    name: together.row(values[places], policies["chooser"][places])
+                    name: together.row(values[..., places], policies["chooser"][places])
                     for name, values in policies.items()
                 }
         results[folder.name if overrides else "held_out"] = detail

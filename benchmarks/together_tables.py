@@ -67,7 +67,8 @@ def main() -> None:
         rows = pd.DataFrame([measured(path, split) for split in SPLITS]).mean()
         print(f"{path.stem:45}", rows.round(1).to_dict(), flush=True)
         gains.append(rows["two modules"] - rows["one module"])
-    print("two modules over one:", mean_interval(gains))
+    if len(gains) > 1:
+        print("two modules over one:", mean_interval(gains))
 
 
 if __name__ == "__main__":

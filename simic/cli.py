@@ -156,20 +156,23 @@ def watch(
     from simic.serving import champions
     from simic.serving import watch as watching
 
+    # The flow waits for labels; who names a file here means it.
+    if labels is not None and not labels.exists():
+        raise SimicError(f"{labels}: no such file; must be a table of labels, or left out")
     # Of a registered model the champion of this moment.
     workspace = _workspace()
     with champions.opened(workspace, model) as network:
         report = watching.watch(network, requests, workspace.watch_of(model), labels)
     for line in report.lines:
         _say(line)
-    # For whoever runs this by a scheduler of their own.
-    if report.look is not None and report.look.findings:
+    # For whoever runs this by a scheduler of their own: each finding once.
+    if report.is_new and report.look is not None and report.look.findings:
         raise typer.Exit(1)
 
 
 @app.command(rich_help_panel=PRODUCTION)
 def retrain(
-    model: NetworkName,
+    model: Annotated[str, typer.Argument(help="A registered model of networks.")],
     data: Annotated[Path, typer.Option(metavar="FILE", help="The table of the first training.")],
     labels: Annotated[Path, typer.Option(metavar="FILE", help="As of simic watch.")],
     requests: RequestLog = REQUESTS,

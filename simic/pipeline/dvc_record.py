@@ -156,6 +156,17 @@ def commit(root: Path, stage: str, tree: Mapping[str, Any]) -> None:
     copy.unlink()
 
 
+def refuse_no_project(root: Path) -> None:
+    """Raise SimicError where there is no DVC project."""
+    if not (root / ".dvc").is_dir():
+        raise _no_project(root)
+
+
+def _no_project(root: Path) -> SimicError:
+    remedy = "clone simic again, or run dvc init there"
+    return SimicError(f"{root}: not a DVC project (no .dvc folder); {remedy}")
+
+
 def add(root: Path, folder: str) -> str:
     """Version a folder that no stage makes.
 
@@ -385,9 +396,7 @@ def _dvc(root: Path, *arguments: str, params: Path | None = None) -> str:
             + (f"{holder[0].strip()} is running" if holder else _reason(done.stderr))
         )
     if _NO_REPOSITORY in done.stderr:
-        raise SimicError(
-            f"{root}: not a DVC project (no .dvc folder); clone simic again, or run dvc init there"
-        )
+        raise _no_project(root)
     reason = _reason(done.stderr) or f"exit code {done.returncode}"
     # DVC keeps its hashes in SQLite, which says no more of a full disk.
     if "disk I/O error" in reason:

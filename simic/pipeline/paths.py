@@ -58,6 +58,10 @@ class Workspace:
     tuned = _Place("tuned.yaml")  # params with the values of the best trial
     previous = _Place(".simic/previous")  # unfinished training of other settings, put by
 
+    def production_of(self, model: str) -> Path:
+        """Locate the data and challengers of a registered model."""
+        return self.production / Path(model).name
+
     def watch_of(self, model: str) -> Path:
         """Locate the looks at a registered model, or at a network's folder."""
         return self.production / "watch" / Path(model).name

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -14,6 +15,7 @@ import torch
 import uvicorn
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, FastAPI, Request, Response
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -34,6 +36,8 @@ MOST_CONNECTIONS = 512
 # For requests that are being answered when the server is to end.
 GRACE_SECONDS = 30
 LOOPBACK = ("127.0.0.1", "localhost")
+
+LOG = logging.getLogger(__name__)
 
 
 def create_app(service: Service, token: str, poll_seconds: float = POLL_SECONDS) -> FastAPI:
@@ -62,13 +66,17 @@ def create_app(service: Service, token: str, poll_seconds: float = POLL_SECONDS)
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     # Work of a core each: more threads would only wait, and hold bodies in memory.
     limiter = CapacityLimiter(os.cpu_count() or 1)
+    # Without a token a page of elsewhere, whose name leads to this machine, could read what is served.
+    if not token:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK])
     _handle_errors(app, service)
 
     async def authorise(request: Request) -> None:
         header = request.headers.get("authorization", "")
         expected = f"Bearer {token}"
-        # In constant time: how long it takes says nothing of the token.
-        if token and not secrets.compare_digest(header.encode(), expected.encode()):
+        # In constant time: how long it takes says nothing of the token. Headers are read as Latin-1.
+        sent = header.encode("latin-1")
+        if token and not secrets.compare_digest(sent, expected.encode()):
             raise Refusal(401, "the token is missing or wrong: must be sent as a bearer token")
 
     @app.post("/predict", dependencies=[Depends(authorise)])
@@ -76,7 +84,7 @@ def create_app(service: Service, token: str, poll_seconds: float = POLL_SECONDS)
         start = time.perf_counter()
         content = await _body(request)
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        with_all = request.query_params.get("probabilities") == "true"
+        with_all = request.query_params.get("probabilities", "").lower() in ("true", "1")
         # In a thread: health and other requests are answered meanwhile.
         answer = await to_thread.run_sync(
             service.predict,
@@ -127,7 +135,11 @@ def _handle_errors(app: FastAPI, service: Service) -> None:
 
 def _tidy(log: RequestLog, stop: threading.Event) -> None:
     while not stop.wait(LOG_SECONDS):
-        log.tidy()
+        # Whatever happens to one journal, later ones become files.
+        try:
+            log.tidy()
+        except Exception:
+            LOG.exception("the request log could not be tidied")
 
 
 async def _repeat(call: Callable[[], None], seconds: float) -> None:

@@ -54,10 +54,16 @@ def read_rows(content: bytes, media: str) -> pd.DataFrame:
     if media == ARROW:
         try:
             frame = _arrow_frame(content)
-        except (ValueError, OSError) as error:
+        # A stream that was changed by a byte ends in errors of many kinds of Arrow and pandas.
+        except (pa.ArrowException, ValueError, OSError, LookupError, TypeError) as error:
             raise Refusal(400, f"the body is not Arrow: {' '.join(str(error).split())}") from None
     else:
         frame = _json_frame(read_object(content, media))
+    # Spaces around a name do not tell columns apart.
+    names = [predict.plain_name(name) for name in frame]
+    if len({*names}) < len(names):
+        name = max(names, key=names.count)
+        raise Refusal(422, f"column {name!r}: is there twice; must be there once")
     if not 1 <= len(frame) <= MOST_ROWS:
         raise Refusal(422, f"{len(frame)} rows: must be 1 to {MOST_ROWS}")
     return frame
@@ -65,8 +71,11 @@ def read_rows(content: bytes, media: str) -> pd.DataFrame:
 
 def _arrow_frame(content: bytes) -> pd.DataFrame:
     # What takes little room in the body and much in memory is refused before it is unpacked.
-    if any(map(_is_packed, pa.ipc.MessageReader.open_stream(content))):
+    source = pa.BufferReader(content)
+    if any(map(_is_packed, pa.ipc.MessageReader.open_stream(source))):
         raise Refusal(422, "the Arrow stream is compressed: must not be")
+    if source.tell() < len(content):
+        raise Refusal(400, "the body goes on behind the end of the Arrow stream: must not")
     with pa.ipc.open_stream(content) as reader:
         for field in reader.schema:
             if not any(is_plain(field.type) for is_plain in PLAIN):
@@ -110,7 +119,7 @@ def _json_frame(body: dict[str, Any]) -> pd.DataFrame:
             if len(lengths) != 1 or lengths == {-1}:
                 raise Refusal(422, "columns: must be lists of as many values each")
         case _:
-            raise Refusal(422, f"the body has {', '.join(body) or 'nothing'}: must be {FORM}")
+            raise Refusal(422, f"the body holds no rows of a table: must be {FORM}")
     # A list would be taken for a text.
     for name, values in columns.items():
         if any(isinstance(value, dict | list) for value in values):

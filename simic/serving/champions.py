@@ -15,7 +15,7 @@ from simic.errors import SimicError
 from simic.evaluation.export_best import PROMISE
 from simic.pipeline.paths import Workspace
 from simic.serving.networks import NetworkModel
-from simic.serving.sources import find_source
+from simic.serving.sources import find_source, loading
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ class OpenNetwork:
     @property
     def promise(self) -> dict[str, Any]:
         """Read which model it is, its accuracy on the test split, and how many rows that has."""
-        return json.loads((self.folder / PROMISE).read_bytes())
+        path = self.folder / PROMISE
+        if not path.exists():
+            raise SimicError(f"{path}: no such file; simic grow writes it beside a network")
+        return json.loads(path.read_bytes())
 
 
 @contextmanager
@@ -57,4 +60,8 @@ def opened(workspace: Workspace, model: str) -> Iterator[OpenNetwork]:
     with tempfile.TemporaryDirectory(prefix="simic-network-") as scratch:
         # A folder is used where it is; a version is downloaded.
         folder = source.fetch(version, Path(scratch))
-        yield OpenNetwork(folder, NetworkModel(folder, version))
+        if any(folder.rglob("policy.pt2")):
+            raise SimicError(f"{version}: is a policy; only networks are watched and retrained")
+        with loading(version):
+            network = NetworkModel(folder, version)
+        yield OpenNetwork(folder, network)

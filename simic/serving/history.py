@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from simic.errors import SimicError
 from simic.pipeline import dvc_record, tracking
 from simic.pipeline.paths import Workspace
-from simic.pipeline.tracking import CHAMPION, DATA_TAG, Store
+from simic.pipeline.tracking import CHALLENGER, CHAMPION, DATA_TAG, Store
 from simic.serving import journal
 from simic.serving.journal import Entry
 
@@ -100,6 +100,9 @@ def settle(workspace: Workspace, store: Store) -> None:
             # MLflow knows whether the killed process came to it.
             champion = tracking.version_with(store.client, change.model, CHAMPION)
             is_moved = champion is not None and str(champion.version) == change.after
+            # It may have been killed between the two steps of give_alias.
+            if champion is not None and is_moved:
+                tracking.take_alias(store.client, champion, CHALLENGER)
             _finish(workspace, store, change, is_moved)
 
 

@@ -1,5 +1,6 @@
 """Keep a file of JSON lines to which entries are only ever added, each on disk before the next step is taken."""
 
+import fcntl
 import os
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,8 @@ def append(path: Path, entry: Entry) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with durable.naming(path), path.open("ab+") as file:
+        # What another process adds meanwhile must not go.
+        fcntl.flock(file, fcntl.LOCK_EX)
         # In this mode every write goes to the end, wherever the file was read.
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from simic.pipeline.simic_policy import ServedPolicy
 from simic.serving.bodies import MOST_ROWS
@@ -32,8 +32,15 @@ class Step(BaseModel):
     inputs: dict[str, Any] = {}
     # Of one episode, whose first step starts it; without it the memory of the last answer is sent.
     session: str | None = Field(None, min_length=1, max_length=200)
-    start: bool = False
+    start: bool = Field(False, strict=True)
     memory: Memory | None = None
+
+    @model_validator(mode="after")
+    def _refuse_two_memories(self) -> Self:
+        """A step has one memory at most."""
+        if self.memory is not None and (self.session is not None or self.start):
+            raise ValueError("memory is sent without session and start")
+        return self
 
 
 class PolicyModel:

@@ -1,9 +1,11 @@
 """Run `simic promote` and `simic rollback`: which version is MLflow's champion, of networks and of policies."""
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +22,15 @@ from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 from simic.pipeline.promote import PromotionDecision
 from simic.pipeline.tracking import CHALLENGER, CHAMPION, DATA_TAG, ModelVersion, Store
-from simic.serving import history
+from simic.serving import history, request_rows
 from simic.serving.networks import NetworkModel
 
-# Of a version that was retrained: the newest time of a request that it was trained on, the times of those that were
-# kept for its comparison, and the hash of the file with these.
+# Of a version that was retrained: the newest time of a request that it was trained on, the first time of those that
+# were kept for its comparison, and the hash of the file with these.
 ROWS_UNTIL_TAG = "simic.rows_until"
 NEWEST_FROM_TAG = "simic.newest_from"
-NEWEST_UNTIL_TAG = "simic.newest_until"
 NEWEST_TAG = "simic.newest"
-NEWEST = "data/newest.csv"
+NEWEST = "data/newest.parquet"
 # With fewer rows an interval of a mean of zeros and ones is not to be trusted.
 LEAST_ROWS = 100
 
@@ -132,10 +133,17 @@ def _decide(
         raise SimicError(
             f"{unseen}: no such file; dvc checkout may bring it back, or name another, --on FILE"
         )
-    # A network knows the file that it was trained on too well.
-    digest = durable.sha256(unseen)
     models = list[NetworkModel]()
     with tempfile.TemporaryDirectory(prefix="simic-promote-") as scratch:
+        # A copy: a retraining may replace the file meanwhile.
+        copy = Path(shutil.copy(unseen, scratch))
+        digest = durable.sha256(copy)
+        if rows is None and digest != challenger.tags[NEWEST_TAG]:
+            raise SimicError(
+                f"{unseen}: not the rows that version {challenger.version} was not trained on; "
+                "dvc checkout brings them back, or name others, --on FILE"
+            )
+        # A network knows the file that it was trained on too well.
         for version in (challenger, champion):
             if version.tags.get(DATA_TAG) == digest:
                 raise SimicError(
@@ -145,7 +153,7 @@ def _decide(
             place.mkdir()
             folder = tracking.download(store.client, version, place)
             models.append(NetworkModel(folder, str(version.version)))
-    difference, evidence = compare(models[0], models[1], unseen)
+        difference, evidence = compare(models[0], models[1], copy)
     evidence["sha256"] = digest
     objections = policies.not_better(difference)
     return PromotionDecision(challenger, champion, difference, evidence, objections)
@@ -153,18 +161,12 @@ def _decide(
 
 def _newest(workspace: Workspace, challenger: ModelVersion, champion: ModelVersion) -> Path:
     """Find the rows that the retraining of the challenger kept for this; the champion must not know them either."""
-    newest = workspace.production / NEWEST
-    digest = challenger.tags.get(NEWEST_TAG)
+    newest = workspace.production_of(champion.name) / NEWEST
     # A network that was registered by hand has no such rows.
-    if digest is None:
+    if NEWEST_TAG not in challenger.tags:
         raise SimicError(
             f"version {challenger.version}: needs labelled rows that neither it nor the champion was trained on, "
             "--on FILE"
-        )
-    if newest.exists() and durable.sha256(newest) != digest:
-        raise SimicError(
-            f"{newest}: not the rows that version {challenger.version} was not trained on; "
-            "dvc checkout brings them back, or name others, --on FILE"
         )
     if champion.tags.get(ROWS_UNTIL_TAG, "") >= challenger.tags[NEWEST_FROM_TAG]:
         raise SimicError(
@@ -191,25 +193,29 @@ def compare(
     Raises:
         SimicError: The table cannot be read, or has too few rows.
     """
-    # Both answer the same rows, read as training read them.
+    # Both answer the same rows, those with a label, read as training read them.
     label = champion.terms.label
     try:
-        table, _ = predict.read_table(rows, most_bytes())
+        table: Any = predict.read_table(rows, most_bytes())[0]
+        if label in table:
+            table = table[predict.as_text(table[label]).notna()]
         new, old = (
             model.saved.predict(table)["class"].to_numpy() for model in (challenger, champion)
         )
     except (OSError, ValueError) as error:
-        raise SimicError(f"{rows}: cannot be read: {error}") from None
+        raise SimicError(f"{rows.name}: cannot be read: {error}") from None
     if label not in table or len(table) < LEAST_ROWS:
         raise SimicError(
-            f"{rows}: {len(table)} rows: must be {LEAST_ROWS} or more, with the column {label!r}"
+            f"{rows.name}: {len(table)} rows: must be {LEAST_ROWS} or more, with the column {label!r}"
         )
     # A right answer is worth 100 points, or what makes classes equal.
-    truth = predict.as_text(table[label]).to_numpy(dtype=str)
+    classes = [*champion.terms.classes, *challenger.terms.classes]
+    truth = request_rows.as_classes(table[label], classes).to_numpy(dtype=object)
     weights, measure = _weights(truth)
     scores = [weights * 100.0 * (answers == truth) for answers in (new, old)]
     evidence: dict[str, float | int | str] = {
         "rows": len(table),
+        "no_class": int((~np.isin(truth, classes)).sum()),
         "measure": measure,
         "new": round(float(scores[0].mean()), 2),
         "old": round(float(scores[1].mean()), 2),
@@ -217,7 +223,7 @@ def compare(
     return paired_difference(scores[0], scores[1]), evidence
 
 
-def _weights(truth: NDArray[np.str_]) -> tuple[NDArray[np.float64], str]:
+def _weights(truth: NDArray[np.object_]) -> tuple[NDArray[np.float64], str]:
     """Weigh rows, 1 in the mean, such that classes count as much where they are uneven."""
     # In this order: its place among the classes for each row, and the rows of each class.
     _, places, counts = np.unique(truth, return_inverse=True, return_counts=True)

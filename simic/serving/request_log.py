@@ -3,7 +3,6 @@
 A kill loses nothing that was answered: the journal that it leaves is made a Parquet file by the next server.
 """
 
-import contextlib
 import fcntl
 import io
 import itertools
@@ -24,9 +23,12 @@ from simic.data.own.contract import as_parquet, plain_rows
 from simic.data.raw_inputs import InputColumn
 from simic.serving.networks import NetworkModel, Prediction
 
+# Of a journal, which then becomes a file.
 MOST_ROWS = 10_000
+MOST_BYTES = 2**26
 MOST_SECONDS = 60.0
-MOST_FILES = 10_000
+# A month of a file each minute.
+MOST_FILES = 50_000
 # Beside the columns of the contract.
 OWN_COLUMNS = ("time", "request", "model", "predicted", "probability")
 
@@ -49,6 +51,7 @@ class RequestLog:
         # Of the journal that is being written.
         self._model: NetworkModel | None = None
         self._rows = 0
+        self._bytes = 0
         self._begun = 0.0
 
     def add(self, prediction: Prediction) -> None:
@@ -74,7 +77,7 @@ class RequestLog:
                     self._begin(prediction)
                 self._write(line)
                 self._rows += rows
-                if self._rows >= MOST_ROWS:
+                if self._rows >= MOST_ROWS or self._bytes >= MOST_BYTES:
                     self._end()
             except OSError as error:
                 # Predictions go on; the loss is counted. A line that is cut short is the last of its journal.
@@ -88,12 +91,19 @@ class RequestLog:
             if time.monotonic() - self._begun >= MOST_SECONDS:
                 self._end()
         for path in sorted(self._folder.glob("requests-*.jsonl")):
-            # Who writes a journal holds its lock; an empty one is about to be locked.
-            busy = contextlib.suppress(BlockingIOError, FileNotFoundError)
-            with busy, path.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if content := file.read():
-                    self._finish(path, content)
+            try:
+                # Who writes a journal holds its lock.
+                with path.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    # An empty one is about to be locked, or its server was killed long ago.
+                    age = time.time() - path.stat().st_mtime
+                    if (content := file.read()) or age > MOST_SECONDS:
+                        self._finish(path, content)
+            except (BlockingIOError, FileNotFoundError):
+                continue
+            except OSError as error:
+                # One of them must not keep the others from becoming files.
+                LOG.error("the request log keeps %s: %s", path.name, error)
 
     def close(self) -> None:
         """Make Parquet files of all."""
@@ -110,15 +120,22 @@ class RequestLog:
         self._journal = path.open("ab", buffering=0)
         fcntl.flock(self._journal, fcntl.LOCK_EX)
         model = prediction.model
-        self._write(to_json({"version": model.version, "columns": model.columns}))
-        self._model = model
         self._rows = 0
+        self._bytes = 0
         self._begun = time.monotonic()
+        try:
+            self._write(to_json({"version": model.version, "columns": model.columns}))
+        except OSError:
+            # Else a full disk would get an empty journal for each request.
+            path.unlink(missing_ok=True)
+            raise
+        self._model = model
 
     def _write(self, line: bytes) -> None:
         assert self._journal is not None
         if self._journal.write(line + b"\n") <= len(line):
             raise OSError("the disk is full")
+        self._bytes += len(line)
 
     def _end(self) -> None:
         if self._journal is not None:
@@ -143,10 +160,15 @@ class RequestLog:
             LOG.error("the request log puts %s aside: %s", durable.put_aside(path), error)
 
 
+def logged_name(name: str) -> str:
+    """Name a column in the log: one that is called as ours are, or so with underscores, gets one more."""
+    return f"{name}_" if name.rstrip("_") in OWN_COLUMNS else name
+
+
 def log_table(model: dict[str, Any], requests: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Make one table of requests to a model: when, id of the row, version, its columns as they came, and answers.
 
-    The id of a row is that of its request with its place. A column that has the name of one of ours gets an underscore.
+    The id of a row is that of its request with its place.
     """
     columns = [InputColumn(**column) for column in model["columns"]]
     names = [column.name for column in columns if column.levels is not None]
@@ -157,7 +179,7 @@ def log_table(model: dict[str, Any], requests: Sequence[dict[str, Any]]) -> pd.D
     )
     codes = np.frombuffer(bytes.fromhex("".join(request["coded"] for request in requests)))
     came = plain_rows(frame, codes.reshape(-1, len(columns)), columns)
-    table = came.rename(columns=lambda name: f"{name}_" if name in OWN_COLUMNS else name)
+    table = came.rename(columns=logged_name)
     # Beside them what is of each row.
     rows = [(request, place) for request in requests for place in range(len(request["predicted"]))]
     table.insert(0, "time", pd.to_datetime([request["time"] for request, _ in rows]))

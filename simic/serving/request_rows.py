@@ -1,9 +1,8 @@
 """Read what a server noted of its requests, and the labels that arrive later."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 import pandas as pd
@@ -11,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simic.data.own import predict
+from simic.data.own.contract import Contract
 from simic.data.own.readers import most_bytes
 from simic.errors import SimicError
-from simic.serving.request_log import OWN_COLUMNS
+from simic.serving.request_log import OWN_COLUMNS, logged_name
 
 TIME, REQUEST, MODEL, PREDICTED, _ = OWN_COLUMNS
 ANSWER = "true class"
@@ -28,16 +28,23 @@ class NotedRequests:
     unreadable: tuple[str, ...]
 
     @classmethod
-    def of(cls, folder: Path) -> Self:
-        """Read a request log; SimicError where it is none."""
+    def of(cls, folder: Path, without: Set[str] = frozenset()) -> Self:
+        """Read a request log, without the files of these names; SimicError where it is none."""
         if not folder.is_dir():
             raise SimicError(f"{folder}: no such folder; must be the request log of simic serve")
         files = dict[str, pd.DataFrame]()
         unreadable = list[str]()
         for path in sorted(folder.glob("requests-*.parquet")):
+            if path.name in without:
+                continue
             try:
                 files[path.name] = pq.read_table(path).to_pandas()
-            except pa.ArrowInvalid:
+            except FileNotFoundError:
+                # The server has removed it meanwhile.
+                continue
+            except PermissionError as error:
+                raise SimicError(f"{path}: cannot be read: {error.strerror}") from None
+            except (pa.ArrowException, OSError):
                 unreadable.append(path.name)
         # Other Parquet files of such a name are no log.
         missing = [name for rows in files.values() for name in OWN_COLUMNS if name not in rows]
@@ -46,26 +53,30 @@ class NotedRequests:
         return cls(files, tuple(unreadable))
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """Count the rows of each file."""
-        return {name: len(rows) for name, rows in self.files.items()}
-
-    def rows(self, read: Mapping[str, int] = MappingProxyType({})) -> Any:
-        """Join the rows of all files, without the first ``read`` of each."""
-        parts = [rows.iloc[read.get(name, 0) :] for name, rows in self.files.items()]
+    def rows(self) -> Any:
+        """Join the rows of all files."""
         # Without rows a part has no types, which would become those of the whole.
-        parts = [rows for rows in parts if len(rows)]
+        parts = [rows for rows in self.files.values() if len(rows)]
         empty = pd.DataFrame(columns=list(OWN_COLUMNS))
         return pd.concat(parts, ignore_index=True) if parts else empty
 
 
-def labelled(rows: Any, path: Path, label: str) -> pd.DataFrame:
+def as_classes(values: Any, classes: Sequence[str]) -> Any:
+    """Write labels as the classes that they are: 1.0 is the class 1. What is no class stays as it is."""
+    text = predict.as_text(values)
+    places = predict.level_places(text, classes)
+    is_class = places < len(classes)
+    text[is_class] = [classes[int(place)] for place in places[is_class]]
+    return text
+
+
+def labelled(rows: Any, path: Path, terms: Contract) -> pd.DataFrame:
     """Take the rows that have a label, in order of time, with it as the column ``ANSWER``.
 
     Args:
         rows: Of the request log.
         path: A table with the columns ``request``, as in the log, and the label.
-        label: Name of that column.
+        terms: Say the name of that column, and the classes.
 
     Raises:
         SimicError: The table cannot be read or lacks a column.
@@ -74,13 +85,17 @@ def labelled(rows: Any, path: Path, label: str) -> pd.DataFrame:
         table, _ = predict.read_table(path, most_bytes())
     except (OSError, ValueError) as error:
         raise SimicError(f"{path}: cannot be read: {error}") from None
+    label = terms.label
     # Whoever labels may have more columns than these.
     if missing := [name for name in (REQUEST, label) if name not in table]:
         raise SimicError(
             f"{path}: no column {missing[0]!r}: must have the columns {REQUEST} and {label}"
         )
     answers: Any = pd.DataFrame(
-        {REQUEST: predict.as_text(table[REQUEST]), ANSWER: predict.as_text(table[label])}
+        {
+            REQUEST: predict.as_text(table[REQUEST]),
+            ANSWER: as_classes(table[label], terms.classes),
+        }
     )
     # A label that was corrected counts as it is now.
     answers = answers.dropna().drop_duplicates(REQUEST, keep="last")
@@ -88,5 +103,6 @@ def labelled(rows: Any, path: Path, label: str) -> pd.DataFrame:
 
 
 def features(rows: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
-    """Take the columns of a network: one that has the name of a column of the log has an underscore there."""
-    return pd.DataFrame({name: rows[f"{name}_" if name in OWN_COLUMNS else name] for name in names})
+    """Take the columns of a network by their names in the log; empty where no request had one."""
+    names_there = {logged_name(name): name for name in names}
+    return rows.reindex(columns=[*names_there]).rename(columns=names_there)

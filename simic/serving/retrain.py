@@ -14,6 +14,7 @@ import pandas as pd
 
 from simic import durable
 from simic.data.own import predict, readers
+from simic.data.own.contract import as_parquet
 from simic.data.raw_inputs import InputColumn
 from simic.errors import SimicError
 from simic.evaluation.export_best import FLOORS, PROMISE, RECOMMENDED
@@ -32,23 +33,23 @@ from simic.serving.promotion import (
     NEWEST,
     NEWEST_FROM_TAG,
     NEWEST_TAG,
-    NEWEST_UNTIL_TAG,
     ROWS_UNTIL_TAG,
 )
-from simic.serving.request_rows import ANSWER, REQUEST, TIME, NotedRequests
+from simic.serving.request_rows import ANSWER, MODEL, REQUEST, TIME, NotedRequests
 
 DATA = "data"
-LABELLED = "data/labelled.csv"
+LABELLED = "data/labelled.parquet"
 ROWS = "data/rows.csv"
 CHALLENGERS = "challengers"
-# In labelled.csv, beside the columns of the table, which may be called time.
+# In that table, beside the columns of the table, which may be called time.
 ASKED = "time of the request"
 REQUEST_ID = "id of the request"
-# Of the new labelled rows one in three is kept for the comparison, and not fewer than that needs.
-# Of new labelled rows every third hundred is kept, counted back from the newest: right after a shift both who trains
-# and who compares have rows from after it.
+# Of new labelled rows every third hundred is kept for the comparison, counted back from the newest: right after a shift
+# both who trains and who compares have rows from after it.
 KEPT_EVERY = 3
 LEAST_NEW = 2 * LEAST_ROWS
+# Of a version that was retrained: how many labelled rows there were.
+LABELLED_TAG = "simic.labelled"
 
 
 class TooFewRows(SimicError):
@@ -89,27 +90,32 @@ def retrain(
         SimicError: There is no champion, or something cannot be read.
     """
     with durable.locked(workspace.production / ".retrain.lock", "retrains"):
+        if request.window is not None and request.window < 1:
+            raise SimicError(f"window {request.window}: must be 1 or more, or left out")
+        # Before anything is written.
+        dvc_record.refuse_no_project(workspace.root)
         # Who is challenged.
         with tracking.answering():
             store = tracking.connect(workspace)
             version = tracking.version_with(store.client, request.model, CHAMPION)
         if version is None:
             raise SimicError(f"{request.model}: no registered model with a champion")
-        with opened(workspace, request.model) as champion:
+        with opened(workspace, f"{version.name}@{CHAMPION}") as champion:
             network = champion.model
             before = champion.promise["model"]
 
         # On which rows, in which version.
-        tags = _write_rows(workspace, request, store, version, network, say)
-        place = (workspace.production / DATA).relative_to(workspace.root)
+        production = workspace.production_of(version.name)
+        tags = _write_rows(production, request, store, version, network, say)
+        place = (production / DATA).relative_to(workspace.root)
         tags[DVC_TAG] = dvc_record.add(workspace.root, str(place))
         say(f"data       {place}.dvc {tags[DVC_TAG]}")
 
         # Grown where the data say; a folder that is there already was made of the same.
-        folder = workspace.production / CHALLENGERS / tags[DVC_TAG][:8]
+        folder = production / CHALLENGERS / tags[DVC_TAG][:8]
         if not folder.exists():
             growth = growing.Growth(
-                str(workspace.production / ROWS),
+                str(production / ROWS),
                 folder,
                 hosts=request.hosts,
                 target=network.terms.label,
@@ -132,7 +138,7 @@ def retrain(
 
 
 def _write_rows(
-    workspace: Workspace,
+    production: Path,
     request: Retraining,
     store: Store,
     champion: ModelVersion,
@@ -142,10 +148,10 @@ def _write_rows(
     """Write the rows to train on and those to compare by; return tags of who is trained on them."""
     names = [column.name for column in network.columns]
     label = network.terms.label
-    labelled: Any = _labelled(workspace, request, network, say)
+    labelled: Any = _labelled(production, request, champion.name, network, say)
     until = champion.tags.get(ROWS_UNTIL_TAG, "")
     fresh = labelled[labelled[ASKED] > until]
-    _refuse_few(store, champion, fresh)
+    _refuse_few(store, champion, len(fresh), len(labelled))
     # Some are kept for the comparison; the others are trained on, after the old rows.
     hundreds = np.arange(len(fresh))[::-1] // LEAST_ROWS
     newest = fresh[hundreds % KEPT_EVERY == 0]
@@ -157,34 +163,39 @@ def _write_rows(
     rows = rows.assign(**dict.fromkeys(network.terms.ignored))
     say(f"rows       {len(rows)}, the newest of {len(old)} old and {len(earlier)} new")
     say(f"compared   on {len(newest)} from {newest[ASKED].iloc[0]} to {newest[ASKED].iloc[-1]}")
-    files = {LABELLED: labelled, ROWS: rows, NEWEST: newest[[*names, label]]}
-    written = {
-        workspace.production / name: table.to_csv(index=False).encode()
-        for name, table in files.items()
+    # The rows are text, as a user's own; these would end a line of it, or the file.
+    text = rows.replace(r"[\0\r]", " ", regex=True).to_csv(index=False).encode()
+    files = {
+        production / LABELLED: as_parquet(labelled),
+        production / ROWS: text,
+        production / NEWEST: as_parquet(newest[[*names, label]]),
     }
-    durable.replace_files(written)
+    durable.replace_files(files)
     return {
         ROWS_UNTIL_TAG: max([until, *earlier[ASKED].tail(1)]),
         NEWEST_FROM_TAG: newest[ASKED].iloc[0],
-        NEWEST_UNTIL_TAG: newest[ASKED].iloc[-1],
-        NEWEST_TAG: durable.sha256(workspace.production / NEWEST),
+        NEWEST_TAG: durable.sha256(production / NEWEST),
+        LABELLED_TAG: str(len(labelled)),
     }
 
 
 def _labelled(
-    workspace: Workspace,
+    production: Path,
     request: Retraining,
+    model: str,
     network: NetworkModel,
     say: Callable[[str], None],
 ) -> pd.DataFrame:
     """Gather all labelled requests by time, as text: those of the log and those that it has lost since."""
     columns = network.columns
-    label = network.terms.label
     # Those of the log.
     log = NotedRequests.of(request.requests)
     if log.unreadable:
         say(f"unreadable {', '.join(log.unreadable)}")
-    rows = request_rows.labelled(log.rows(), request.labels, label)
+    # Other models may have answered requests in the same log.
+    rows = log.rows
+    rows = rows[rows[MODEL].astype("str").str.rpartition("/")[0] == model]
+    rows = request_rows.labelled(rows, request.labels, network.terms)
     sent = request_rows.features(rows, [column.name for column in columns])
     times = pd.to_datetime(rows[TIME], utc=True).dt.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     text: Any = pd.DataFrame(
@@ -192,13 +203,13 @@ def _labelled(
             ASKED: times,
             REQUEST_ID: rows[REQUEST],
             **{column.name: _in_form(sent[column.name], column) for column in columns},
-            label: rows[ANSWER],
+            network.terms.label: rows[ANSWER],
         }
     )
     # Those of earlier retrainings.
-    earlier = workspace.production / LABELLED
+    earlier = production / LABELLED
     if earlier.exists():
-        past: Any = predict.read_table(earlier, readers.most_bytes())[0]
+        past: Any = pd.read_parquet(earlier)
         # Of a column that an earlier champion did not read no values were kept.
         text = pd.concat([past.reindex(columns=text.columns), text])
         text = text.drop_duplicates(REQUEST_ID, keep="last")
@@ -213,16 +224,24 @@ def _in_form(values: Any, column: InputColumn) -> Any:
     return text.str.replace(".", column.mark, regex=False) + column.unit
 
 
-def _refuse_few(store: Store, champion: ModelVersion, fresh: Any) -> None:
-    """Raise TooFewRows where there are too few rows that no champion or challenger had, trained on or kept."""
+def _refuse_few(store: Store, champion: ModelVersion, fresh: int, labelled: int) -> None:
+    """Raise TooFewRows where there are too few rows that no champion or challenger had, trained on or kept.
+
+    Args:
+        store: With the registry.
+        champion: The present one.
+        fresh: Rows that it does not know.
+        labelled: All that ever had a label.
+    """
     with tracking.answering():
         versions = store.client.search_model_versions(f"name = '{champion.name}'")
         challenger = tracking.version_with(store.client, champion.name, CHALLENGER)
     # Also of one that was taken back: the same rows would only bring it again. One that is neither was half made.
     number = challenger and challenger.version
     past = [item for item in versions if REASON_TAG in item.tags or item.version == number]
-    newest = max((item.tags.get(NEWEST_UNTIL_TAG, "") for item in past), default="")
-    count = int((fresh[ASKED] > newest).sum())
+    # None is lost, so that their number tells how many have come, also of requests long past.
+    known = max((int(item.tags.get(LABELLED_TAG, 0)) for item in past), default=0)
+    count = min(fresh, labelled - known)
     if count < LEAST_NEW:
         raise TooFewRows(
             f"{champion.name}: {count} labelled requests that no network was trained on: must be {LEAST_NEW} or more; "

@@ -15,7 +15,7 @@ from simic.serving.networks import NetworkModel
 from simic.serving.policies import STATE, Memory, PolicyModel, Sessions, Step
 from simic.serving.refusals import Refusal
 from simic.serving.request_log import RequestLog
-from simic.serving.sources import ModelSource
+from simic.serving.sources import ModelSource, loading
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Service:
                 self.model = model
                 LOG.warning("serves %s now", version)
             self._trouble = ""
-        # A damaged model ends in errors of many kinds of many libraries.
+        # MLflow's client may end in errors of its own.
         except Exception as error:
             self.metrics.failures.inc()
             # Each trouble is told once, and counted each time.
@@ -104,7 +104,7 @@ class Service:
             self.log.close()
 
     def _load(self, version: str) -> NetworkModel | PolicyModel:
-        with TemporaryDirectory(prefix="simic-serve-") as scratch:
+        with TemporaryDirectory(prefix="simic-serve-") as scratch, loading(version):
             folder = self._source.fetch(version, Path(scratch))
             # Everything is read here: the folder goes.
             is_policy = any(folder.rglob("policy.pt2"))
@@ -116,7 +116,9 @@ class Service:
             step = Step.model_validate(body)
         except ValidationError as error:
             problem = error.errors()[0]
-            raise Refusal(422, f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
+            place = ".".join(map(str, problem["loc"])) or "step"
+            reason = problem["msg"].removeprefix("Value error, ")
+            raise Refusal(422, f"{place}: {reason}") from None
         # Without a session the memory goes to the caller and back.
         if step.session is None:
             answer, memory = self._decide(step, step.memory)

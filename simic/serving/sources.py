@@ -1,5 +1,7 @@
 """Find what is to be served: the files of a folder, or the version with an alias in MLflow's registry."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -8,6 +10,18 @@ from simic.errors import SimicError
 from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 from simic.pipeline.tracking import CHALLENGER, CHAMPION
+
+
+@contextmanager
+def loading(version: str) -> Iterator[None]:
+    """Raise SimicError for what a damaged model ends in, which are errors of many kinds of many libraries."""
+    try:
+        yield
+    except SimicError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise SimicError(f"{version}: cannot be loaded: {reason}") from error
 
 
 class ModelSource(Protocol):

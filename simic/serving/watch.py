@@ -41,6 +41,8 @@ class Accuracy(Entry):
     """Share of right answers among the newest labelled rows, beside what the test split promised."""
 
     rows: int
+    # Labels that the network has no class for, which count as wrong answers.
+    no_class: int
     measured: Interval
     promised: Interval
     p_value: float
@@ -59,8 +61,8 @@ class Look(Entry):
     model: str
     time: datetime
     rows: int
-    # Rows of each file of the log that looks have read by now.
-    read: dict[str, int]
+    # Files of the log that this look was the first to read.
+    read: tuple[str, ...]
     columns: tuple[Shift, ...]
     predicted: dict[str, int]
     # Of the classes predicted, beside those of the first look.
@@ -101,11 +103,11 @@ class Report:
         """Write it for a terminal."""
         # Before the first look.
         if self.look is None:
-            return [f"rows     {self.waiting} of {LEAST_ROWS} that the first look needs"]
+            return [_waiting(self.waiting, "first")]
         look = self.look
         lines = [f"look     {look.number} at model {look.model}, {look.rows} rows"]
         if not self.is_new:
-            lines.append(f"rows     {self.waiting} of {LEAST_ROWS} that the next look needs")
+            lines.append(_waiting(self.waiting, "next"))
         lines += [
             f"shift    {column.name}: PSI {column.psi:.2f}, p {column.p_value:.1g} (needs {column.level:.1g})"
             for column in look.compared
@@ -114,6 +116,9 @@ class Report:
         if (accuracy := look.accuracy) is not None:
             measured = f"{_percent(accuracy.measured)} % of {accuracy.rows} rows"
             lines.append(f"accuracy {measured}, promised {_percent(accuracy.promised)} %")
+            # A new class, or another way to write them.
+            if accuracy.no_class:
+                lines.append(f"labels   {accuracy.no_class} are no class of the network")
         lines.append(f"finding  {', '.join(look.findings) or 'none'}")
         return [*lines, f"page     {self.page}"]
 
@@ -132,17 +137,16 @@ def watch(network: OpenNetwork, requests: Path, out: Path, labels: Path | None =
         Held: Another process watches into the same folder.
     """
     with durable.locked(out / ".lock", "watches"):
-        past = looks_in(out)
-        looks = [look for look in past if look.model == network.model.version]
+        looks = [look for look in looks_in(out) if look.model == network.model.version]
         # The requests of this model that no look has read.
-        log = NotedRequests.of(requests)
-        rows = _of_model(log.rows(past[-1].read if past else {}), network)
+        log = NotedRequests.of(requests, {name for look in looks for name in look.read})
+        rows = _of_model(log.rows, network)
         is_due = len(rows) >= LEAST_ROWS
         if is_due:
             answered = None
             if labels is not None and labels.exists():
-                label = network.model.terms.label
-                answered = request_rows.labelled(_of_model(log.rows(), network), labels, label)
+                everything = _of_model(NotedRequests.of(requests).rows, network)
+                answered = request_rows.labelled(everything, labels, network.model.terms)
             look = _look(network, looks, log, rows, answered)
             # Written down before anybody hears of it: whoever is killed meanwhile has looked, or has not.
             journal.append(out / JOURNAL, look)
@@ -171,7 +175,7 @@ def _look(
         model=network.model.version,
         time=datetime.now(UTC),
         rows=len(rows),
-        read=log.sizes,
+        read=tuple(log.files),
         unreadable=log.unreadable,
         columns=tuple(_compare(network, rows, level)),
         predicted=predicted,
@@ -187,21 +191,25 @@ def looks_in(out: Path) -> list[Look]:
 
 @contextmanager
 def alarm(report: Report) -> Iterator[list[str]]:
-    """Yield the findings of the last look that nobody was told of; where the block ends well, they were.
+    """Yield the findings of all looks at the model that nobody was told of; where the block ends well, they were.
 
     A process that is killed in between tells them again: to hear of a shift twice is better than never.
     """
     file = report.page.with_name(JOURNAL)
-    # Before the first look there is nothing to tell.
-    look = report.look
-    if look is None:
-        yield []
-        return
-    passed_on = Alarm(alarm_of=look.number, model=look.model)
-    findings = [] if passed_on in journal.read(file, _ENTRIES) else look.findings
-    yield findings
-    if findings:
-        journal.append(file, passed_on)
+    entries = journal.read(file, _ENTRIES)
+    # None before the first look; later ones may have found nothing.
+    model = report.look and report.look.model
+    untold = [
+        look
+        for look in entries
+        if isinstance(look, Look)
+        and look.model == model
+        and look.findings
+        and Alarm(alarm_of=look.number, model=look.model) not in entries
+    ]
+    yield [*dict.fromkeys(name for look in untold for name in look.findings)]
+    for look in untold:
+        journal.append(file, Alarm(alarm_of=look.number, model=look.model))
 
 
 _ENTRIES = TypeAdapter(Look | Alarm)
@@ -250,11 +258,16 @@ def _judge(network: OpenNetwork, answered: pd.DataFrame, level: float) -> Accura
     table = [[right, rows - right], [expected, tested - expected]]
     return Accuracy(
         rows=rows,
+        no_class=int(np.sum(~newest[request_rows.ANSWER].isin(network.model.terms.classes))),
         measured=share_interval(right / rows, rows),
         promised=share_interval(promise["accuracy"], tested),
         p_value=float(scipy.stats.fisher_exact(table, alternative="less").pvalue),
         level=level,
     )
+
+
+def _waiting(rows: int, look: str) -> str:
+    return f"rows     {rows} of {LEAST_ROWS} that the {look} look needs; those of the last minute are not counted yet"
 
 
 def _percent(share: Interval) -> str:

@@ -72,17 +72,6 @@ def test_a_training_is_spent_and_one_that_had_a_share_is_kept(tasks: Tasks) -> N
     assert ended.all() and not env.shares.any()
 
 
-def test_a_loaded_environment_goes_on(tasks: Tasks) -> None:
-    first, second = (Spending(Bank.of(tasks), 3) for _ in range(2))
-    first.reset(seed=1)
-    first.step(torch.tensor([1, 2, 3]))
-    observation = second.load_state_dict(first.state_dict())
-    for _ in range(2 * SHARES):
-        one, other = (env.step(torch.zeros(3, dtype=torch.long)) for env in (first, second))
-        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
-    assert observation.shape == one[0].shape
-
-
 def test_ppo_learns_to_leave_what_turns_out_bad_and_cannot_without_seeing_it(tasks: Tasks) -> None:
     bank = Bank.of(tasks)
     agent = learned(bank, 1, 100_000)

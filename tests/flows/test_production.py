@@ -100,7 +100,7 @@ def test_in_make_serve_a_shift_makes_one_challenger_whatever_is_killed(
         given = [f"-p{name}={value}" for name, value in WHAT.items()]
         run("prefect", "deployment", "run", "simic/watch", *given)
         kill(tmp_path)
-        wait((tmp_path / "production/data.dvc").exists)
+        wait((tmp_path / "production" / NAME / "data.dvc").exists)
         kill(tmp_path)
         # The runner starts it again; now the servers and the runner go too.
         wait(lambda: bool(recovery.living(tmp_path)))

@@ -201,6 +201,36 @@ def test_offsets_of_arrow_that_lead_outside_are_refused(server: Server) -> None:
     assert status == 400 and "binary offsets" in answer["detail"]
 
 
+def test_arrow_with_bytes_that_were_changed_is_refused_or_read(server: Server) -> None:
+    whole = arrow(pd.DataFrame([GOOD]))
+    draw = np.random.default_rng(0)
+    for _ in range(300):
+        content = np.frombuffer(whole, np.uint8).copy()
+        content[draw.integers(len(content), size=2)] = draw.integers(256, size=2)
+        status, answer = server.ask(content.tobytes(), media=STREAM)
+        assert status in (200, 400, 422), answer
+
+
+def test_columns_that_are_there_twice_and_what_follows_a_stream_are_refused(
+    server: Server,
+) -> None:
+    status, answer = server.ask({"rows": [GOOD | {" a ": 2}]})
+    assert status == 422 and "column 'a': is there twice" in answer["detail"]
+    whole = arrow(pd.DataFrame([GOOD]))
+    assert server.ask(whole, media=STREAM)[0] == 200
+    for more in (whole, b"xxxx"):
+        status, answer = server.ask(whole + more, media=STREAM)
+        assert status == 400 and "goes on behind" in answer["detail"]
+
+
+def test_a_page_whose_name_leads_to_this_machine_reads_nothing(server: Server) -> None:
+    for name, status in (("evil.example", 400), ("localhost", 200)):
+        connection = http.client.HTTPConnection(server.address.removeprefix("http://"))
+        connection.request("GET", "/model", headers={"Host": name})
+        assert connection.getresponse().status == status
+        connection.close()
+
+
 def test_without_the_token_nothing_but_health_is_answered(networks: list[Path]) -> None:
     body = {"rows": [GOOD]}
     with running(networks[0], token="s3cret") as server:

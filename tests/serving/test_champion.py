@@ -11,6 +11,7 @@ from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 from simic.pipeline.tracking import CHALLENGER, CHAMPION
 from simic.serving import promotion
+from simic.serving.champions import opened
 from simic.serving.sources import FolderSource, find_source
 from tests.conftest import Simic
 from tests.helpers import ROOT
@@ -100,6 +101,14 @@ def test_the_old_one_goes_on_where_the_new_one_is_damaged_or_there_is_none(
         refresh()
         assert server.ask(BODY)[1]["model"] == f"{NAME}/2"
         assert server.metric("simic_refresh_failures_total") == 2
+
+
+def test_a_policy_is_not_watched(workspace: Workspace, policies: list[Path]) -> None:  # noqa: F811
+    with (
+        pytest.raises(SimicError, match="is a policy; only networks are watched"),
+        opened(workspace, str(policies[0])),
+    ):
+        pass
 
 
 def test_the_champion_of_the_project_is_a_policy(

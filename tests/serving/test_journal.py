@@ -1,5 +1,6 @@
 """A journal loses no line that was finished, and believes none that was not."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,13 @@ def test_of_a_line_that_was_cut_short_nothing_is_read_and_nothing_stays(tmp_path
         assert journal.read(file, ROWS) == [Number(value=1)]
     journal.append(file, Number(value=2))
     assert journal.read(file, ROWS) == [Number(value=1), Number(value=2)]
+
+
+def test_lines_of_several_processes_all_stay(tmp_path: Path) -> None:
+    file = tmp_path / "journal.jsonl"
+    with ThreadPoolExecutor(4) as threads:
+        [*threads.map(lambda value: journal.append(file, Number(value=value)), range(40))]
+    assert sorted(entry.value for entry in journal.read(file, ROWS)) == [*range(40)]
 
 
 @pytest.mark.parametrize("line", [b"{}", b'{"value": NaN}', b'{"value": 1, "more": 2}', b"\xff"])

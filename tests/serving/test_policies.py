@@ -42,6 +42,9 @@ BAD = """
 422 {"observations": [START], "session": "LONG"}
 409 {"observations": [START], "session": "nobody"}
 422 {"observations": [START, START], "session": "a", "start": true}
+422 {"observations": [START], "session": "a", "start": "yes"}
+422 {"observations": [START], "session": "a", "memory": {"model": "policy1"}}
+422 {"observations": [START], "start": true, "memory": {"model": "policy1"}}
 422 {"observations": [START], "memory": []}
 409 {"observations": [START], "memory": {"model": "policy1"}}
 422 {"observations": [START], "memory": {"model": "VERSION", "h": [[1]], "c": null}}"""

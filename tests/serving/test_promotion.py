@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -19,6 +20,7 @@ from simic.errors import SimicError
 from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 from simic.serving import history
+from simic.serving.request_rows import as_classes
 from tests.conftest import Simic
 from tests.helpers import ROOT, free_port, some
 from tests.serving.conftest import registry, serving
@@ -95,6 +97,33 @@ def test_uneven_classes_count_alike(promoted: Workspace, simic: Simic) -> None:
     simic("promote", NAME, "--on", "uneven.csv")
     mean = (right_pct("opposite", few) + right_pct("opposite", many)) / 2
     assert "measure     balanced accuracy" in simic.out and f"new         {mean:.2f}" in simic.out
+
+
+def test_rows_without_a_label_are_left_out_of_the_comparison(
+    promoted: Workspace, simic: Simic
+) -> None:
+    rows = table(400, seed=9, signal=-1.0)
+    rows.assign(**{LABEL: rows[LABEL].where(rows.index > 9)}).to_csv("gaps.csv", index=False)
+    gain = right_pct("opposite", rows[10:]) - right_pct("grown", rows[10:])
+    assert simic("promote", NAME, "--on", "gaps.csv")[0] == 0
+    assert f"difference  {gain:+.2f} [" in simic.out and "rows        390" in simic.out
+
+
+def test_labels_that_are_written_as_numbers_are_the_classes() -> None:
+    labels = pd.Series([1.0, 0.0, np.nan])
+    for written in (labels, labels.astype(object), pd.Series(["1.0", "0", ""], dtype="str")):
+        assert as_classes(written, ["0", "1"]).fillna("-").tolist() == ["1", "0", "-"]
+    assert as_classes(pd.Series(["yes", "maybe"]), ["no", "yes"]).tolist() == ["yes", "maybe"]
+
+
+def test_a_challenger_of_a_promotion_that_was_killed_half_way_is_none(
+    promoted: Workspace, simic: Simic
+) -> None:
+    """Between the two aliases."""
+    kill_9(promoted.root, "killing(tracking, 'take_alias', before=True)", ON_NOW)
+    assert aliases(promoted) == {"champion": "2", "challenger": "2"}
+    assert "no version is the challenger" in simic.refuses(*ON_NOW)
+    assert aliases(promoted) == {"champion": "2"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ import pytest
 
 from simic.serving import request_log
 from simic.serving.networks import NetworkModel
-from simic.serving.request_log import RequestLog
+from simic.serving.request_log import RequestLog, logged_name
+from simic.serving.request_rows import features
 from tests.serving.conftest import Server, rows_of, running, serving, table
 
 
@@ -83,6 +84,39 @@ def test_a_log_that_cannot_be_written_is_counted_and_requests_go_on(
         for _ in range(3):
             assert server.ask({"rows": rows_of(table(2))})[0] == 200
         assert server.metric("simic_log_lost_rows_total") == 6
+
+
+def test_a_full_disk_is_left_without_empty_journals(
+    networks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = list[int]()
+    model, log = NetworkModel(networks[0], "1"), RequestLog(tmp_path, lost.append)
+    # A disk that takes a name and no content.
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "_write", raise_full)
+        for _ in range(3):
+            log.add(model.predict(table(4), "x"))
+    assert lost == [4, 4, 4] and not [*tmp_path.iterdir()]
+    log.add(model.predict(table(4), "x"))
+    # What cannot be read keeps no other journal from becoming a file; one that was never written to goes.
+    (tmp_path / "requests-0.jsonl").mkdir()
+    (tmp_path / "requests-1.jsonl").touch()
+    os.utime(tmp_path / "requests-1.jsonl", (0, 0))
+    log.close()
+    assert sizes(tmp_path) == [4] and len([*tmp_path.iterdir()]) == 2
+
+
+def raise_full(line: bytes) -> None:
+    raise OSError("the disk is full")
+
+
+def test_names_that_are_ours_with_underscores_are_told_apart() -> None:
+    names = ["a", "time", "time_", "time__", "request"]
+    logged = [logged_name(name) for name in names]
+    assert logged == ["a", "time_", "time__", "time___", "request_"]
+    rows = pd.DataFrame([range(5)], columns=logged)
+    assert features(rows, [*names, "later"]).iloc[0].tolist()[:5] == [0, 1, 2, 3, 4]
+    assert features(rows, ["later"])["later"].isna().all()
 
 
 def test_kill_9_loses_no_request_that_was_answered_and_doubles_none(

@@ -50,7 +50,7 @@ def test_too_few_rows_wait_and_cost_no_look(network: OpenNetwork, tmp_path: Path
     note(log, network, table(199, seed=1), 0)
     report = watch(network, log, out)
     assert (report.look, report.waiting) == (None, 199)
-    assert report.lines == ["rows     199 of 200 that the first look needs"]
+    assert report.lines[0].startswith("rows     199 of 200 that the first look needs; ")
     # A file that a server is writing is no news, and is read when it is whole.
     file = log / "requests-001-7.parquet"
     note(log, network, table(40, seed=2), 1)
@@ -77,6 +77,9 @@ def test_of_a_registered_model_its_own_answers_count_from_its_first_look_on(
     note(log, network, table(230, seed=3), 2, model="shop/2")
     look = watch(models[1], log, tmp_path / "w").look
     assert (look.model, look.number, look.rows, look.classes) == ("shop/2", 1, 230, None)
+    # Nor does a look at another take its rows away.
+    look = watch(models[0], log, tmp_path / "w").look
+    assert (look.number, look.rows) == (2, 250)
 
 
 def test_accuracy_is_judged_by_labels_that_arrive_later(
@@ -90,10 +93,18 @@ def test_accuracy_is_judged_by_labels_that_arrive_later(
     assert look.accuracy is None  # too few
     # The labels of both: what age and city say of the class is reversed.
     parts.append(note(log, network, table(300, seed=2, signal=-1.0), 1))
-    pd.concat(parts).to_csv(labels, index=False)
+    # With spaces, as a person may have typed them.
+    pd.concat(parts).assign(**{LABEL: lambda x: x[LABEL] + " "}).to_csv(labels, index=False)
     look = watch(network, log, tmp_path / "w", labels).look
     assert look.accuracy.rows == 600 and 0.4 < look.accuracy.measured.estimate < 0.6
     assert look.accuracy.promised.estimate == 0.9 and look.findings == ["accuracy"]
+    # Other names than those of the classes.
+    renamed = pd.concat([*parts, note(log, network, table(300, seed=3), 2)])
+    renamed.assign(**{LABEL: renamed[LABEL].str.upper()}).to_csv(labels, index=False)
+    report = watch(network, log, tmp_path / "w", labels)
+    assert "labels   900 are no class of the network" in report.lines
+    for file in log.glob("requests-002-*"):
+        file.unlink()
     # By hand.
     answered = pd.concat(pd.read_parquet(file) for file in sorted(log.iterdir()))
     right = (answered.predicted.to_numpy() == pd.concat(parts)[LABEL].to_numpy()).mean()
@@ -116,6 +127,11 @@ def test_what_cannot_be_watched_is_one_line(
         "labels.csv: no column 'buys': must have the columns request and buys\n"
     )
     assert simic("watch", network.folder)[0] == 1
+    # Each finding once.
+    assert simic("watch", network.folder)[0] == 0 and "finding  age" in simic.out
+    assert "typo.csv: no such file" in simic.refuses(
+        "watch", network.folder, "--labels", "typo.csv"
+    )
     assert "nobody: no version is the champion" in simic.refuses("watch", "nobody")
     pd.DataFrame({"time": [1]}).to_parquet(log / "requests-9.parquet")
     assert "no column 'request'" in simic.refuses("watch", network.folder)
@@ -134,6 +150,14 @@ def test_an_alarm_that_was_cut_short_is_given_again_and_else_once(
         with watching.alarm(watch(network, log, tmp_path / "w")) as findings:
             heard.append(findings)
     assert heard == [["age"], []]
+    # Also where the next look has found something else.
+    note(log, network, table(250, seed=2, shift=1.0), 1)
+    watch(network, log, tmp_path / "w")
+    note(log, network, table(250, seed=3), 2)
+    report = watch(network, log, tmp_path / "w")
+    assert report.look.findings == ["classes predicted"]
+    with watching.alarm(report) as findings:
+        assert findings == ["age", "classes predicted"]
 
 
 WATCH_ON = """
@@ -174,5 +198,7 @@ def test_kill_9_at_any_time_loses_no_row_and_counts_none_twice(
     watch(network, log, tmp_path / "watch")
     looks = looks_in(tmp_path / "watch")
     assert [look.number for look in looks] == [*range(1, len(looks) + 1)] and len(looks) >= 4
-    assert sum(look.rows for look in looks) == sum(looks[-1].read.values()) == total
+    assert sum(look.rows for look in looks) == total
+    files = [name for look in looks for name in look.read]
+    assert sorted(files) == sorted(path.name for path in log.glob("*.parquet"))
     assert json.loads((tmp_path / "watch" / "looks.jsonl").read_text().splitlines()[-1])["rows"]

@@ -425,7 +425,7 @@ def codes(frame: pd.DataFrame, columns: Columns) -> np.ndarray:
         if column["levels"] is None:
             coded[:, number] = numbers(values, column["name"], column["mark"], column["unit"])
         else:
-            coded[:, number] = _level_places(as_text(values), column["levels"])
+            coded[:, number] = level_places(as_text(values), column["levels"])
     return coded
 
 
@@ -478,7 +478,7 @@ def check(frame: pd.DataFrame, columns: Columns, contract: Any) -> tuple[np.ndar
             if outside.any() and columns[place]["other"]:
                 hits: Any = frame[outside]
                 text = as_text(named_columns(hits, [column])[0])
-                outside = _level_places(text, column["levels"]) == len(column["levels"])
+                outside = level_places(text, column["levels"]) == len(column["levels"])
         amounts = {kind: outside.sum(), "missing": np.isnan(values).sum()}
         counts += [(column["name"], what, int(rows)) for what, rows in amounts.items() if rows]
     return coded, counts
@@ -490,7 +490,7 @@ def read_contract(folder: Path) -> dict[str, Any] | None:
     return _json(path, MOST_CONTRACT_BYTES) if path.exists() else None
 
 
-def _level_places(text: Any, levels: Sequence[str]) -> np.ndarray:
+def level_places(text: Any, levels: Sequence[str]) -> np.ndarray:
     """Find the place of each value among levels; codes read as numbers (1.0) are the levels they were (1)."""
     by_text = {level: float(place) for place, level in enumerate(levels)}
     by_number = {_as_float(level): place for level, place in by_text.items()}
