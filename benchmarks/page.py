@@ -222,8 +222,7 @@ def _serving(numbers: Found) -> list[str]:
         "",
         "`python -m benchmarks.serving`: requests/s, p50 and p99 in ms by rows of a request; one client, 30 columns,",
         "servers of one thread, asked in turns. Boosting is scikit-learn's, in simic's server. Memory after",
-        f"{requests // len(memory):,} and {requests:,} requests: {memory[0]:.0f} and {memory[-1]:.0f} MB, at most "
-        f"{max(memory):.0f}.",
+        f"{requests // len(memory):,} and {requests:,} requests: {memory[0]:.0f} and {memory[-1]:.0f} MB.",
         "",
         *table(("server", *counts), [(name, *values) for name, values in cells.items()]),
     ]

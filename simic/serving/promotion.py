@@ -215,7 +215,7 @@ def compare(
     scores = [weights * 100.0 * (answers == truth) for answers in (new, old)]
     evidence: dict[str, float | int | str] = {
         "rows": len(table),
-        "no_class": int((~np.isin(truth, classes)).sum()),
+        "no class": int((~np.isin(truth, classes)).sum()),
         "measure": measure,
         "new": round(float(scores[0].mean()), 2),
         "old": round(float(scores[1].mean()), 2),

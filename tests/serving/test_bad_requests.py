@@ -242,3 +242,7 @@ def test_without_the_token_nothing_but_health_is_answered(networks: list[Path]) 
         assert server.ask(path="/health")[0] == 200
         assert server.ask(body, token="s3cret")[0] == 200
         assert server.metric('simic_requests_total{status="401"}', "s3cret") == 5
+    # Headers have the bytes of UTF-8 as Latin-1.
+    with running(networks[0], token="schlüssel") as server:
+        assert server.ask(body, token="schlüssel".encode().decode("latin-1"))[0] == 200
+        assert server.ask(body, token="schlussel")[0] == 401

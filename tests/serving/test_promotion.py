@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -107,6 +108,18 @@ def test_rows_without_a_label_are_left_out_of_the_comparison(
     gain = right_pct("opposite", rows[10:]) - right_pct("grown", rows[10:])
     assert simic("promote", NAME, "--on", "gaps.csv")[0] == 0
     assert f"difference  {gain:+.2f} [" in simic.out and "rows        390" in simic.out
+
+
+def test_a_file_that_is_exchanged_meanwhile_is_not_compared(
+    promoted: Workspace, simic: Simic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exchanged(*arguments: Any) -> Path:
+        Path("now.csv").write_text("other\n")
+        return download(*arguments)
+
+    download = tracking.download
+    monkeypatch.setattr(tracking, "download", exchanged)
+    assert simic(*ON_NOW)[0] == 0 and "rows        400" in simic.out
 
 
 def test_labels_that_are_written_as_numbers_are_the_classes() -> None:

@@ -7,12 +7,13 @@ import re
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from simic.serving import request_log
+from simic.serving import app, request_log
 from simic.serving.networks import NetworkModel
 from simic.serving.request_log import RequestLog, logged_name
 from simic.serving.request_rows import features
@@ -74,6 +75,22 @@ def test_files_turn_by_rows_age_and_model_and_the_oldest_go(
     log.add(other.predict(table(1), "x"))
     log.close()
     assert sizes(tmp_path) == [8, 3, 11, 1]
+    # And by bytes.
+    monkeypatch.setattr(request_log, "MOST_BYTES", 1)
+    log.add(model.predict(table(2), "x"))
+    log.tidy()
+    assert sizes(tmp_path) == [3, 11, 1, 2]
+
+
+def test_a_tidying_that_fails_is_logged_and_done_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(app, "LOG_SECONDS", 0.0)
+    stop, log = threading.Event(), Mock()
+    log.tidy.side_effect = [ZeroDivisionError, None]
+    stop.wait = Mock(side_effect=[False, False, True])
+    app._tidy(log, stop)
+    assert log.tidy.call_count == 2 and "could not be tidied" in caplog.text
 
 
 def test_a_log_that_cannot_be_written_is_counted_and_requests_go_on(

@@ -136,7 +136,9 @@ def test_models_of_one_project_have_data_of_their_own(served: Workspace, simic: 
     labels = note_requests(
         Path("requests"), Path("grown"), table(400, seed=9, signal=-1.0), 7, "simic-inn/1"
     )
-    labels.to_csv("inn.csv", index=False)
+    # One file of labels for both, and a folder that is called like a model.
+    pd.concat([labels, pd.read_csv("labels.csv")]).to_csv("inn.csv", index=False)
+    Path("simic-inn").mkdir()
     command = ["retrain", "simic-inn", *COMMAND[2:4], "--labels", "inn.csv", "--n", "1"]
     assert simic(*command)[0] == 0
     shop, inn = (
